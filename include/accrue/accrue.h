@@ -1,0 +1,382 @@
+/* accrue.h - train speculative-decoding draft models with exact gradient accumulation.
+ *
+ * Contract for every function below
+ *   Status     returns accrue_status; 0 is success.  `err` may be NULL; when given it is
+ *              written only on failure and never allocates.
+ *   Outputs    come first, are named `out`, and are NULL (or zero) after a failure.
+ *   Ownership  what a *_create/_open returns belongs to the caller until *_free.  *_free
+ *              accepts NULL.  A `const T *` result lives as long as the object asked.
+ *              Strings in options are borrowed for the duration of the call.
+ *   Threads    an object serves one thread at a time; different objects are independent.
+ *              Kernels use up to accrue_set_threads() threads of one pool per process.
+ *   Silence    the library never prints, exits, reads the environment or sets signals.
+ *
+ * Vocabulary: a *micro-batch* is one forward and backward; a *window* is the N micro-batches
+ * between two optimizer steps, N = gradient_accumulation_steps. */
+#ifndef ACCRUE_H
+#define ACCRUE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define ACCRUE_API __attribute__((visibility("default")))
+#define ACCRUE_CHECK __attribute__((warn_unused_result))
+#else
+#define ACCRUE_API
+#define ACCRUE_CHECK
+#endif
+
+#define ACCRUE_VERSION_MAJOR 0
+#define ACCRUE_VERSION_MINOR 1
+#define ACCRUE_VERSION_PATCH 0
+
+ACCRUE_API const char *accrue_version(void); /* of the library linked, not of this header */
+
+/* Values are stable: new ones are appended, none is renumbered. */
+typedef enum accrue_status {
+    ACCRUE_OK = 0,
+    ACCRUE_ENOMEM = 1,
+    ACCRUE_EINVAL = 2,     /* an argument or option that no call could accept */
+    ACCRUE_ESTATE = 3,     /* the right call at the wrong time */
+    ACCRUE_EIO = 4,        /* the system refused a read or a write */
+    ACCRUE_EFORMAT = 5,    /* a file's bytes break its format */
+    ACCRUE_EMISMATCH = 6,  /* two valid things disagree: shape, vocabulary, config */
+    ACCRUE_ENOTSUP = 7,    /* this build or version lacks it */
+    ACCRUE_ENUMERIC = 8,   /* a loss or gradient is NaN or infinite */
+    ACCRUE_ECANCELED = 9,  /* a callback asked to stop */
+    ACCRUE_EVERIFY = 10    /* accrue_verify: a difference exceeds its bound */
+} accrue_status;
+
+typedef struct accrue_error {
+    accrue_status status;
+    char message[1000]; /* one line, NUL-terminated, no trailing newline */
+} accrue_error;
+
+ACCRUE_API const char *accrue_status_name(accrue_status status); /* "ACCRUE_EINVAL" */
+
+typedef enum accrue_dtype {
+    ACCRUE_F32 = 1,
+    ACCRUE_F64 = 2,
+    ACCRUE_BF16 = 3
+} accrue_dtype;
+
+/* Threads of the kernels, for the whole process; n < 1 is one per core. */
+ACCRUE_API void accrue_set_threads(int n);
+
+/* The window ------------------------------------------------------------------------------ */
+
+typedef enum accrue_loss_normalization {
+    ACCRUE_NORMALIZE_MICROBATCH = 1, /* mean over the window of each micro-batch's own mean */
+    ACCRUE_NORMALIZE_TOKEN = 2       /* one denominator per loss term for the whole window */
+} accrue_loss_normalization;
+
+typedef enum accrue_tail {
+    ACCRUE_TAIL_DROP = 1, /* micro-batches that do not fill a window are dropped */
+    ACCRUE_TAIL_STEP = 2  /* they make a short window, divided by its real size */
+} accrue_tail;
+
+typedef enum accrue_optimizer {
+    ACCRUE_ADAMW = 1, /* Loshchilov & Hutter 2019, decoupled decay on every parameter */
+    ACCRUE_MUON = 2   /* Jordan et al. 2024 for the matrices, AdamW for the rest */
+} accrue_optimizer;
+
+typedef enum accrue_muon_adjust {
+    ACCRUE_MUON_ORIGINAL = 1,       /* lr * sqrt(max(1, rows / cols)) */
+    ACCRUE_MUON_MATCH_RMS_ADAMW = 2 /* lr * 0.2 * sqrt(max(rows, cols)) */
+} accrue_muon_adjust;
+
+typedef enum accrue_scheduler {
+    ACCRUE_SCHEDULE_LINEAR = 1,
+    ACCRUE_SCHEDULE_COSINE = 2,
+    ACCRUE_SCHEDULE_NONE = 3
+} accrue_scheduler;
+
+/* What happens at the end of a window.  Defaults are the Python trainer's. */
+typedef struct accrue_window_options {
+    size_t struct_size; /* set by accrue_window_options_init; do not touch */
+    int64_t gradient_accumulation_steps; /* N >= 1; default 1 */
+    accrue_loss_normalization loss_normalization;
+    double clip_norm; /* over the window's whole gradient; 0 disables; default 1.0 */
+    accrue_optimizer optimizer;
+    double lr, beta1, beta2, eps, weight_decay;
+    double muon_lr; /* NaN: lr */
+    double muon_momentum, muon_weight_decay;
+    int muon_ns_steps;
+    accrue_muon_adjust muon_adjust;
+    accrue_dtype muon_ns_dtype; /* of the Newton-Schulz products; 0: the parameters' dtype */
+    accrue_scheduler scheduler;
+    int64_t total_steps, warmup_steps; /* in optimizer steps */
+    double num_cosine_cycles;
+} accrue_window_options;
+
+ACCRUE_API void accrue_window_options_init(accrue_window_options *opt, size_t struct_size);
+
+/* Optimizer state and one accumulation window over arrays that the caller owns.
+ *
+ *   for each micro-batch:
+ *       compute gradients into the registered arrays, any way you like
+ *       accrue_window_backward(w, ...)    adds them to the window, counts the micro-batch
+ *       accrue_window_clip(w, ...)
+ *       accrue_window_step(w, ...)
+ *       accrue_window_lr_step(w)
+ *       accrue_window_zero_grad(w)
+ *
+ * clip, step, lr_step and zero_grad act only where the number of completed micro-batches is a
+ * positive multiple of N and do nothing elsewhere, so they may be called after every one. */
+typedef struct accrue_window accrue_window;
+
+/* EINVAL for N < 1 and for any other value out of range. */
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_window_create(accrue_window **out,
+                                                           const accrue_window_options *opt,
+                                                           accrue_error *err);
+ACCRUE_API void accrue_window_free(accrue_window *window);
+
+/* Registers `param` [rows, cols] and `grad` of the same shape and dtype (F32 or F64); both are
+ * borrowed until the window is freed.  A vector has cols = 1.  `name` is copied; it decides,
+ * with the shape, between Muon and AdamW.  The accumulator is f32 for F32 and f64 for F64.
+ * ESTATE after the first micro-batch. */
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_window_add_param(accrue_window *window,
+                                                              const char *name,
+                                                              accrue_dtype dtype, void *param,
+                                                              const void *grad, int64_t rows,
+                                                              int64_t cols, accrue_error *err);
+
+/* Hands over one micro-batch.  The grad arrays hold the gradient of a loss *summed* over
+ * `weight` units (tokens, rows); pass 1 when it is a mean already.  The window becomes
+ *   microbatch: (1/N) * sum_i grad_i / weight_i       token: sum_i grad_i / sum_i weight_i.
+ * `loss` is summed likewise.  ENUMERIC, and nothing added, when `loss` or a gradient is not
+ * finite; EINVAL for a negative weight.  A weight of 0 adds nothing and counts. */
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_window_backward(accrue_window *window, double loss,
+                                                             double weight, accrue_error *err);
+
+/* The global norm before clipping in *norm (may be NULL); 0 away from a boundary. */
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_window_clip(accrue_window *window, double *norm,
+                                                         accrue_error *err);
+/* *stepped (may be NULL) tells whether the parameters changed.  A window whose weights are all
+ * zero changes nothing and counts as empty. */
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_window_step(accrue_window *window, bool *stepped,
+                                                         accrue_error *err);
+ACCRUE_API void accrue_window_lr_step(accrue_window *window);
+ACCRUE_API void accrue_window_zero_grad(accrue_window *window);
+
+ACCRUE_API bool accrue_window_at_boundary(const accrue_window *window);
+ACCRUE_API int64_t accrue_window_micro_batches(const accrue_window *window); /* completed */
+ACCRUE_API int64_t accrue_window_global_step(const accrue_window *window);   /* optimizer steps */
+ACCRUE_API int64_t accrue_window_empty(const accrue_window *window); /* windows without weight */
+ACCRUE_API double accrue_window_lr(const accrue_window *window); /* the next step's, AdamW group */
+ACCRUE_API double accrue_window_muon_lr(const accrue_window *window);
+/* Loss of the window at whose boundary we are, normalised as its gradient. */
+ACCRUE_API double accrue_window_loss(const accrue_window *window);
+
+/* Optimizer steps in an epoch of `micro_batches`: rounded down for TAIL_DROP, up for TAIL_STEP. */
+ACCRUE_API int64_t accrue_steps_per_epoch(int64_t micro_batches, int64_t n, accrue_tail tail);
+/* Optimizer steps between two checkpoints inside an epoch: max(1, steps_per_epoch * freq), halves
+ * to the even neighbour; freq in (0, 1). */
+ACCRUE_API int64_t accrue_checkpoint_interval(int64_t steps_per_epoch, double freq);
+/* Whether a checkpoint is due after `step` (1-based, in this epoch). */
+ACCRUE_API bool accrue_checkpoint_due(int64_t step, int64_t steps_per_epoch, double freq);
+/* Multiplier of the base LR for 0-based optimizer step `step`. */
+ACCRUE_API double accrue_lr_factor(accrue_scheduler scheduler, int64_t step, int64_t warmup_steps,
+                                   int64_t total_steps, double num_cosine_cycles);
+
+/* Training a draft model ------------------------------------------------------------------ */
+
+typedef enum accrue_policy {
+    ACCRUE_POLICY_RAISE = 1, /* stop with an error */
+    ACCRUE_POLICY_SKIP = 2   /* count, report, go on */
+} accrue_policy;
+
+/* One field per flag of `accrue train`, with the flag's name and default.  "unset" fields follow
+ * the verifier or the data, as the flag's help says. */
+typedef struct accrue_train_options {
+    size_t struct_size; /* set by accrue_train_options_init; do not touch */
+    accrue_window_options window; /* total_steps, warmup_steps: computed from the fields below */
+
+    const char *verifier; /* --verifier-name-or-path, a folder */
+    uint64_t seed;
+
+    const char *from_pretrained; /* a checkpoint folder, or a folder with a config.json alone */
+    const char *draft_config;    /* config.json (file or folder) of the draft's decoder */
+    int num_layers;              /* 0: unset (1) */
+    const char *draft_arch;      /* "llama", "qwen3"; NULL: unset (llama) */
+    const char *draft_hidden_act;
+    const int *target_layer_ids; /* n_target_layer_ids of them; 0: unset */
+    int n_target_layer_ids;
+    int64_t draft_vocab_size; /* 0: unset (whole vocabulary) */
+    const char *d2t_path, *t2d_path;
+    bool norm_before_residual, embed_requires_grad, fc_norm;
+    int norm_before_fc, norm_output; /* 0, 1; -1: unset */
+    int64_t sliding_window;
+    const int *full_attention_indices;
+    int n_full_attention_indices;
+
+    const char *data_path, *hidden_states_path; /* NULL: data_path/hidden_states */
+    int64_t total_seq_len;
+    double train_data_ratio;
+    accrue_dtype compute; /* --hidden-states-dtype */
+    accrue_policy on_missing;
+
+    const char *loss_fn; /* a name, or a JSON object {"name": weight, ...} */
+    int ttt_steps;
+    double ttt_step_loss_decay;
+    bool across_documents;
+
+    int64_t scheduler_warmup_steps; /* -1: unset */
+    double scheduler_warmup_ratio;  /* NaN: unset */
+    int64_t scheduler_total_steps;  /* 0: unset */
+    accrue_tail accumulation_tail;
+
+    int64_t epochs, max_steps; /* max_steps 0: no limit */
+    double checkpoint_freq;
+    bool save_best;
+    int64_t log_freq;
+    const char *save_path;
+    const char *batch_plan, *dump_batch_plan; /* files; NULL: none */
+    accrue_policy on_nonfinite;
+} accrue_train_options;
+
+ACCRUE_API void accrue_train_options_init(accrue_train_options *opt, size_t struct_size);
+
+#define ACCRUE_MAX_TTT_STEPS 16
+#define ACCRUE_MAX_LOSS_TERMS 8
+
+/* Sums and totals over a set of micro-batches; a metric is sum / total, 0 where the total is. */
+typedef struct accrue_metrics {
+    int n_steps, n_terms; /* TTT steps; terms of a mixed loss, 0 for a single one */
+    double loss_sum, loss_total;
+    double step_loss_sum[ACCRUE_MAX_TTT_STEPS], step_loss_total[ACCRUE_MAX_TTT_STEPS];
+    double full_acc_sum[ACCRUE_MAX_TTT_STEPS], full_acc_total[ACCRUE_MAX_TTT_STEPS];
+    double cond_acc_sum[ACCRUE_MAX_TTT_STEPS], cond_acc_total[ACCRUE_MAX_TTT_STEPS];
+    const char *term_name[ACCRUE_MAX_LOSS_TERMS]; /* static strings */
+    double term_loss_sum[ACCRUE_MAX_LOSS_TERMS][ACCRUE_MAX_TTT_STEPS];
+    double term_loss_total[ACCRUE_MAX_LOSS_TERMS][ACCRUE_MAX_TTT_STEPS];
+    int64_t tokens, supervised_tokens; /* rows of the micro-batches, padding not counted */
+} accrue_metrics;
+
+/* Plain sums of two sets of metrics, into *into. */
+ACCRUE_API void accrue_metrics_add(accrue_metrics *into, const accrue_metrics *m);
+
+typedef enum accrue_event_kind {
+    ACCRUE_EVENT_START = 1,  /* plan is valid */
+    ACCRUE_EVENT_MICRO_BATCH, /* one forward and backward done */
+    ACCRUE_EVENT_STEP,       /* an optimizer step was taken; metrics are the window's */
+    ACCRUE_EVENT_VALIDATION, /* an epoch was validated; metrics are the epoch's */
+    ACCRUE_EVENT_CHECKPOINT, /* `message` is the folder written */
+    ACCRUE_EVENT_NOTICE      /* `message` is one line worth showing */
+} accrue_event_kind;
+
+/* What a run will do, known before its first step. */
+typedef struct accrue_train_plan {
+    int64_t train_rows, val_rows;
+    int64_t params, trainable_params;
+    int64_t epochs, total_steps;           /* optimizer steps over all epochs */
+    int64_t first_epoch_micro_batches, first_epoch_steps;
+    int64_t min_epoch_steps, max_epoch_steps;
+    int64_t dropped_micro_batches;         /* over all epochs */
+    int64_t schedule_total_steps, warmup_steps;
+    int64_t peak_bytes;                    /* predicted, of the process */
+    int64_t vocab_size, draft_vocab_size;
+} accrue_train_plan;
+
+typedef struct accrue_event {
+    accrue_event_kind kind;
+    const accrue_train_plan *plan;
+    int64_t epoch;             /* 0-based */
+    int64_t global_step;       /* optimizer steps completed */
+    int64_t micro_batch;       /* of the epoch, 1-based, completed */
+    int64_t micro_batches;     /* of the epoch */
+    double lr, muon_lr;        /* used by the step */
+    double grad_norm;          /* before clipping */
+    double seconds;            /* since the run started */
+    double data_seconds, forward_backward_seconds, optimizer_seconds; /* of this window */
+    int64_t skipped_nonfinite, empty_windows, skipped_rows; /* so far */
+    accrue_metrics metrics;
+    const char *message;
+} accrue_event;
+
+/* Non-zero stops the run at this point with ECANCELED; nothing more is written. */
+typedef int (*accrue_event_cb)(const accrue_event *event, void *payload);
+
+/* Runs the whole training: plan, epochs, validation, checkpoints.  `cb` may be NULL. */
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_train(const accrue_train_options *opt,
+                                                   accrue_event_cb cb, void *payload,
+                                                   accrue_error *err);
+/* --dry-run: checks everything that can be checked without training, writes the initialised
+ * checkpoint into save_path (folder "init") and fills *out. */
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_train_dry_run(accrue_train_plan *out,
+                                                           const accrue_train_options *opt,
+                                                           accrue_event_cb cb, void *payload,
+                                                           accrue_error *err);
+
+/* A training run in pieces, for callers with their own loop around the built-in model:
+ *   accrue_run_open; then for each epoch accrue_run_epoch, and while accrue_run_next is true:
+ *   accrue_run_forward_backward, _clip, _step, _lr_step, _zero_grad; then accrue_run_validate and
+ *   accrue_run_save.  accrue_train() is this loop. */
+typedef struct accrue_run accrue_run;
+
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_run_open(accrue_run **out,
+                                                      const accrue_train_options *opt,
+                                                      accrue_event_cb cb, void *payload,
+                                                      accrue_error *err);
+ACCRUE_API const accrue_train_plan *accrue_run_plan(const accrue_run *run);
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_run_epoch(accrue_run *run, int64_t epoch,
+                                                       accrue_error *err);
+ACCRUE_API bool accrue_run_next(const accrue_run *run); /* micro-batches of this epoch are left */
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_run_forward_backward(accrue_run *run,
+                                                                  accrue_metrics *out,
+                                                                  accrue_error *err);
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_run_clip(accrue_run *run, double *norm,
+                                                      accrue_error *err);
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_run_step(accrue_run *run, bool *stepped,
+                                                      accrue_error *err);
+ACCRUE_API void accrue_run_lr_step(accrue_run *run);
+ACCRUE_API void accrue_run_zero_grad(accrue_run *run);
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_run_validate(accrue_run *run, accrue_metrics *out,
+                                                          accrue_error *err);
+/* Writes a checkpoint folder `name` under save_path; see docs/FORMATS.md. */
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_run_save(accrue_run *run, const char *name,
+                                                      accrue_error *err);
+ACCRUE_API void accrue_run_free(accrue_run *run);
+
+/* Proof and inspection -------------------------------------------------------------------- */
+
+typedef struct accrue_verify_row {
+    char group[64];          /* parameter group, e.g. "layers.0" */
+    int64_t elements;
+    double grad_max_abs, grad_max_rel;     /* difference; rel is to the group's largest |g| */
+    double update_max_abs, update_max_rel; /* after one optimizer step */
+    bool pass;
+} accrue_verify_row;
+
+typedef struct accrue_verify_report {
+    int64_t n, micro_batches, tokens, supervised_tokens;
+    double bound; /* on grad_max_rel and update_max_rel */
+    int n_rows;
+    accrue_verify_row rows[128];
+    bool pass;
+} accrue_verify_report;
+
+/* Accumulates the first window of epoch 0 as training does and compares it, and the update after
+ * one optimizer step, with a reference computed in one piece: `token`, one micro-batch holding
+ * the whole window; `microbatch`, the mean of separately computed micro-batch gradients.
+ * EVERIFY when a group exceeds the bound; the report is filled all the same. */
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_verify(accrue_verify_report *out,
+                                                    const accrue_train_options *opt,
+                                                    accrue_error *err);
+
+/* Writes what a data set, checkpoint or verifier folder contains as a JSON object into a string
+ * that the caller frees with accrue_string_free. */
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_inspect(char **out, const char *dir,
+                                                     accrue_error *err);
+ACCRUE_API void accrue_string_free(char *s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* ACCRUE_H */

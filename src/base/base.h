@@ -1,0 +1,109 @@
+/* base.h - what every layer uses: status, memory, random numbers, threads, JSON files.
+ *
+ * A function that can fail returns accrue_status and has one exit:
+ *
+ *     accrue_status st = ACCRUE_OK;
+ *     thing *x = NULL;
+ *     ACR_TRY(thing_open(&x, err));
+ *     *out = x; x = NULL;
+ * cleanup:
+ *     thing_free(x);
+ *     return st;
+ */
+#ifndef ACR_BASE_H
+#define ACR_BASE_H
+
+#include "accrue/accrue.h"
+
+#include <jansson.h>
+
+#define ACR_TRY(expr)                                                                              \
+    do {                                                                                           \
+        st = (expr);                                                                               \
+        if (st)                                                                                    \
+            goto cleanup;                                                                          \
+    } while (0)
+
+#define ACR_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#define ACR_COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
+#define ACR_ALIGN 64 /* bytes; a cache line, and the widest vector */
+
+/* Fills `err` (may be NULL) with one line and returns `status`.  A line that would not fit is cut. */
+accrue_status acr_fail(accrue_error *err, accrue_status status, const char *format, ...)
+    ACR_PRINTF(3, 4);
+accrue_status acr_fail_errno(accrue_error *err, int errnum, const char *what, const char *path);
+
+/* Memory.  Every allocation of the library goes through these, so that tests can count them and
+ * make the n-th one fail.  Blocks are ACR_ALIGN-aligned; acr_calloc checks the product.  A failure
+ * returns NULL; acr_free accepts NULL. */
+void *acr_malloc(size_t bytes);
+void *acr_calloc(size_t count, size_t size);
+void *acr_realloc(void *block, size_t bytes); /* contents move; alignment holds */
+void acr_free(void *block);
+char *acr_strdup(const char *s);
+char *acr_sprintf(const char *format, ...) ACR_PRINTF(1, 2); /* NULL when out of memory */
+accrue_status acr_enomem(accrue_error *err, size_t bytes, const char *what);
+
+/* Things created so far whose number must not grow in the steady state: blocks above, and
+ * compiled GEMM primitives (acr_count_allocation counts one that a library made for us). */
+uint64_t acr_allocations(void);
+void acr_count_allocation(void);
+size_t acr_allocated_bytes(void);         /* live bytes */
+void acr_fail_allocation(uint64_t n);     /* the n-th from now fails once; 0: none */
+
+/* Arena: bump allocation out of blocks that are kept over resets. */
+typedef struct acr_arena {
+    struct acr_arena_block *first, *current;
+    size_t used;      /* in `current` */
+    size_t total;     /* handed out since the last reset, alignment included */
+    size_t high;      /* largest `total` ever */
+    bool measuring;   /* hands out addresses that must not be touched, allocates nothing */
+} acr_arena;
+
+void acr_arena_init(acr_arena *a);
+bool acr_arena_reserve(acr_arena *a, size_t bytes); /* one block of at least that; empty arena */
+void *acr_arena_alloc(acr_arena *a, size_t bytes);  /* ACR_ALIGN-aligned, uninitialised; or NULL */
+void acr_arena_reset(acr_arena *a);
+void acr_arena_free(acr_arena *a);
+
+/* Counter-based random numbers: a draw is a function of its key alone (splitmix64 finalisers over
+ * the words of the key), so no generator state exists and no draw depends on ranks, N or resuming. */
+typedef enum acr_purpose {
+    ACR_RANDOM_SHUFFLE = 1, /* a = epoch, b = row */
+    ACR_RANDOM_INIT = 2     /* a = hash of the parameter's name, b = element */
+} acr_purpose;
+uint64_t acr_random_u64(uint64_t seed, acr_purpose purpose, uint64_t a, uint64_t b);
+double acr_random_normal(uint64_t seed, acr_purpose purpose, uint64_t a, uint64_t b); /* N(0,1) */
+uint64_t acr_hash_string(const char *s);
+
+/* Runs task(i, ctx) for i in [0, n) on the process's pool.  Which thread runs which i is not fixed:
+ * a task must write only what no other task writes. */
+typedef void (*acr_task)(int64_t i, void *ctx);
+void acr_parallel(int64_t n, acr_task task, void *ctx);
+int acr_threads(void);
+
+double acr_seconds(void); /* monotonic */
+
+/* Strict JSON: duplicate keys, trailing text, non-finite numbers and files over `max_bytes` are
+ * EFORMAT with line and column.  *out is the caller's reference. */
+accrue_status acr_json_load(json_t **out, const char *path, size_t max_bytes, accrue_error *err);
+accrue_status acr_json_parse(json_t **out, const char *text, size_t bytes, const char *name,
+                             accrue_error *err);
+/* Indent 2, sorted keys, shortest numbers that read back equal, final newline. */
+char *acr_json_text(const json_t *value); /* acr_free; NULL when out of memory */
+
+/* Files.  Whole-file writes; `sync` forces them to the disk. */
+accrue_status acr_write_file(const char *path, const void *bytes, size_t n, bool sync,
+                             accrue_error *err);
+bool acr_is_dir(const char *path);
+bool acr_is_file(const char *path);
+
+/* A read-only mapping of a whole file.  An empty file maps to data = NULL, bytes = 0. */
+typedef struct acr_map {
+    const uint8_t *data;
+    size_t bytes;
+} acr_map;
+accrue_status acr_map_open(acr_map *out, const char *path, accrue_error *err);
+void acr_map_close(acr_map *map);
+
+#endif

@@ -1,0 +1,185 @@
+/* data.h - files: safetensors, npy, the Arrow data set, hidden states, vocabulary maps; and what
+ * becomes of them: the order of an epoch, its packing, and micro-batches in memory.
+ *
+ * Every reader treats its file as hostile: counts, offsets and shapes are checked before use, and
+ * a failure is one line that names the file, the row and both values. */
+#ifndef ACR_DATA_H
+#define ACR_DATA_H
+
+#include "tensor/tensor.h"
+
+/* safetensors ----------------------------------------------------------------------------- */
+
+typedef struct acr_safetensors acr_safetensors; /* a mapped file; tensors point into it */
+
+/* Refused: header over 100 MB or over the file, invalid JSON, unknown dtype, shape that disagrees
+ * with the byte range, ranges that overlap, leave gaps or end before/after the file. */
+accrue_status acr_safetensors_open(acr_safetensors **out, const char *path, accrue_error *err);
+void acr_safetensors_close(acr_safetensors *f);
+int acr_safetensors_count(const acr_safetensors *f);
+const acr_tensor *acr_safetensors_at(const acr_safetensors *f, int i); /* by name, sorted */
+const acr_tensor *acr_safetensors_find(const acr_safetensors *f, const char *name); /* or NULL */
+
+/* Writes the tensors in the order given (speculators writes them sorted by name); `metadata` is an
+ * object of strings or NULL.  The file is synced when `sync`. */
+accrue_status acr_safetensors_write(const char *path, const acr_tensor *tensors, int n,
+                                    const json_t *metadata, bool sync, accrue_error *err);
+
+/* A model folder's weights: model.safetensors, or the shards of model.safetensors.index.json. */
+typedef struct acr_weights acr_weights;
+accrue_status acr_weights_open(acr_weights **out, const char *dir, accrue_error *err);
+void acr_weights_close(acr_weights *w);
+int acr_weights_count(const acr_weights *w);
+const acr_tensor *acr_weights_at(const acr_weights *w, int i);
+const acr_tensor *acr_weights_find(const acr_weights *w, const char *name);
+
+/* npy ------------------------------------------------------------------------------------- */
+
+/* One-dimensional arrays of '<i8' or '|b1', versions 1.0 and 2.0, C order. */
+accrue_status acr_npy_read(acr_tensor *out, acr_map *map, const char *path, accrue_error *err);
+accrue_status acr_npy_write(const char *path, const acr_tensor *t, accrue_error *err);
+
+/* Data set -------------------------------------------------------------------------------- */
+
+typedef struct acr_dataset acr_dataset; /* HF save_to_disk folder, memory-mapped */
+
+typedef struct acr_row {
+    const int64_t *input_ids; /* [tokens] */
+    const int64_t *loss_mask; /* [tokens], 0 or 1 */
+    int64_t tokens;
+} acr_row;
+
+/* Checks structure (columns, types, chunk offsets) when opened, and each row's values (mask 0/1,
+ * lengths equal to seq_len) in acr_dataset_row's first use of it. */
+accrue_status acr_dataset_open(acr_dataset **out, const char *dir, accrue_error *err);
+void acr_dataset_close(acr_dataset *d);
+int64_t acr_dataset_rows(const acr_dataset *d);
+int64_t acr_dataset_tokens(const acr_dataset *d, int64_t row);     /* from offsets alone */
+accrue_status acr_dataset_row(acr_row *out, acr_dataset *d, int64_t row, accrue_error *err);
+/* EMISMATCH naming the first id outside [0, vocab_size). */
+accrue_status acr_dataset_check_ids(acr_dataset *d, int64_t row, int64_t vocab_size,
+                                    accrue_error *err);
+int64_t acr_dataset_train_rows(const acr_dataset *d, double ratio); /* int(rows * ratio) */
+
+/* Vocabulary maps ------------------------------------------------------------------------- */
+
+typedef struct acr_vocab {
+    int64_t vocab_size, draft_vocab_size;
+    int64_t *d2t;  /* [draft]: verifier id - draft id; NULL when both vocabularies are equal */
+    uint8_t *t2d;  /* [vocab]: 1 where the id is in the draft vocabulary */
+} acr_vocab;
+
+/* Checks: t2d has exactly draft_vocab_size ones, i + d2t[i] enumerates them in order. */
+accrue_status acr_vocab_check(const acr_vocab *v, const char *name, accrue_error *err);
+/* Explicit paths (both or neither), else <data>/d2t-<N>.npy and t2d-<N>.npy, else d2t.npy and
+ * t2d.npy, else built from the supervised tokens of all rows (ties to the lower id, filled up with
+ * the lowest unused ids).  draft_vocab_size 0 without paths is the whole vocabulary: no maps.
+ * *built tells whether they were counted rather than read. */
+accrue_status acr_vocab_load(acr_vocab *out, bool *built, acr_dataset *d, const char *data_path,
+                             const char *d2t_path, const char *t2d_path, int64_t vocab_size,
+                             int64_t draft_vocab_size, accrue_error *err);
+accrue_status acr_vocab_build(acr_vocab *out, const int64_t *counts, int64_t vocab_size,
+                              int64_t draft_vocab_size, accrue_error *err);
+accrue_status acr_vocab_write(const acr_vocab *v, const char *dir, accrue_error *err);
+void acr_vocab_free(acr_vocab *v);
+
+/* Order and packing ----------------------------------------------------------------------- */
+
+/* The micro-batches of one epoch: rows[begin[i] .. begin[i+1]) of micro-batch i. */
+typedef struct acr_epoch {
+    int64_t n;
+    int64_t *begin; /* [n + 1] */
+    int64_t *rows;
+} acr_epoch;
+
+/* Shuffles rows [first, last) by (seed, epoch) and packs them, whole samples, into micro-batches of
+ * at most total_seq_len tokens (a longer sample counts as total_seq_len and is cut).  Depends on
+ * nothing else.  lengths[i] belongs to row first + i. */
+accrue_status acr_epoch_pack(acr_epoch *out, const int64_t *lengths, int64_t first, int64_t last,
+                             int64_t total_seq_len, uint64_t seed, int64_t epoch,
+                             accrue_error *err);
+void acr_epoch_free(acr_epoch *e);
+
+/* {"total_seq_len": L, "train": [epoch: [micro-batch: [row, ...]]], "val": likewise}; rows are
+ * checked against [0, n_rows), no row twice in an epoch, no empty micro-batch, L as given. */
+typedef struct acr_batch_plan {
+    int64_t total_seq_len;
+    int64_t n_train, n_val; /* epochs */
+    acr_epoch *train, *val;
+} acr_batch_plan;
+accrue_status acr_batch_plan_read(acr_batch_plan *out, const char *path, int64_t n_rows,
+                                  int64_t total_seq_len, accrue_error *err);
+accrue_status acr_batch_plan_write(const acr_batch_plan *p, const char *path, accrue_error *err);
+void acr_batch_plan_free(acr_batch_plan *p);
+
+/* Micro-batches --------------------------------------------------------------------------- */
+
+/* A micro-batch as the model gets it: documents one after the other, each shifted (tokens 1...,
+ * auxiliary states 0..., targets 1..., mask 1..., positions 1...), so one row fewer than tokens;
+ * cut at padded_rows.  Padding is not stored: it would be zero everywhere. */
+typedef struct acr_batch {
+    int64_t n_rows, padded_rows;
+    int64_t n_docs;
+    int64_t *sample;     /* [n_docs] data set row of each document */
+    int64_t *doc_begin;  /* [n_docs + 1] */
+    int64_t *input_ids;  /* [n_rows] */
+    uint8_t *loss_mask;  /* [n_rows] */
+    int64_t *position_ids; /* [n_rows] */
+    acr_dtype real;      /* F32 or F64, of the next two */
+    void *hidden;        /* [n_rows, n_aux * hidden_size] */
+    void *target;        /* [n_rows, hidden_size]: last layer before the final norm */
+    int64_t capacity_rows, capacity_docs;
+} acr_batch;
+
+typedef struct acr_batch_shape {
+    int64_t total_seq_len, hidden_size, vocab_size;
+    int n_aux;
+    acr_dtype real;
+} acr_batch_shape;
+
+/* Collates raw documents (tests and conformance use it directly). */
+typedef struct acr_document {
+    int64_t sample, tokens;
+    const int64_t *input_ids, *loss_mask;
+    acr_dtype dtype;          /* of the states: BF16, F16, F32 or F64 */
+    const void *states;       /* [tokens, n_aux + 1, hidden_size] */
+} acr_document;
+accrue_status acr_batch_alloc(acr_batch *b, const acr_batch_shape *shape, int64_t max_docs,
+                              accrue_error *err);
+accrue_status acr_batch_collate(acr_batch *b, const acr_batch_shape *shape,
+                                const acr_document *docs, int64_t n_docs, accrue_error *err);
+void acr_batch_free(acr_batch *b);
+
+/* The loss masks of the same micro-batch without its states, for planning a window's denominators:
+ * fills n_rows, n_docs, doc_begin, loss_mask of `b` (allocated as above; hidden may be NULL). */
+accrue_status acr_batch_masks(acr_batch *b, const acr_batch_shape *shape, acr_dataset *d,
+                              const int64_t *rows, int64_t n, accrue_error *err);
+
+/* Opens hs_<row>.safetensors under `dir`, checks keys, dtypes, shapes, token ids against the row and
+ * finiteness of the values used. */
+typedef struct acr_states {
+    acr_safetensors *file;
+    const acr_tensor *hidden; /* [tokens, n_aux + 1, hidden_size] */
+} acr_states;
+accrue_status acr_states_open(acr_states *out, const char *dir, int64_t row, const acr_row *r,
+                              const acr_batch_shape *shape, accrue_error *err);
+void acr_states_close(acr_states *s);
+
+/* Reads the micro-batches of an epoch one ahead, in a thread of its own. */
+typedef struct acr_loader acr_loader;
+typedef struct acr_loader_options {
+    const char *states_dir;
+    acr_batch_shape shape;
+    bool skip_missing; /* leave out samples whose states are missing, and count them */
+} acr_loader_options;
+accrue_status acr_loader_create(acr_loader **out, acr_dataset *d, const acr_loader_options *opt,
+                                accrue_error *err);
+/* Serves micro-batches [from, to) of `e`; `e` is borrowed until the next start or free. */
+accrue_status acr_loader_start(acr_loader *l, const acr_epoch *e, int64_t from, int64_t to,
+                               accrue_error *err);
+/* The next micro-batch; valid until the next call.  Failures of the thread surface here. */
+accrue_status acr_loader_next(const acr_batch **out, acr_loader *l, accrue_error *err);
+int64_t acr_loader_skipped(const acr_loader *l); /* samples left out so far */
+void acr_loader_free(acr_loader *l);
+
+#endif
