@@ -125,8 +125,8 @@ static void chunk_targets(acr_tape *t, chunk *c, const acr_distill *d, int64_t f
     const int64_t hidden = d->head->cols;
     const int64_t vocab = d->head->rows;
 
-    t->backend->gather_rows(n, hidden, d->target_row + first, d->target, hidden, c->y, hidden);
-    t->backend->rmsnorm_forward(n, hidden, c->y, hidden, d->verifier_norm->master, d->eps, c->y,
+    t->backend->gather_rows(n, hidden, d->target_row + first, d->target, hidden, c->h, hidden);
+    t->backend->rmsnorm_forward(n, hidden, c->h, hidden, d->verifier_norm->master, d->eps, c->y,
                                 hidden, c->rstd);
     product(t, ACR_GEMM_NT, d->verifier_head, n, c->y, c->t);
     t->backend->target_softmax(n, vocab, c->t, vocab, c->p, c->lse, d->target_argmax + first);
