@@ -129,6 +129,20 @@ cleanup:
     return st;
 }
 
+static void open_window(accrue_window *w)
+{
+    w->filled = 0;
+    w->loss_sum = 0.0;
+    w->weight_sum = 0.0;
+    w->closed = false;
+    w->has_gradient = false;
+    w->stepped = false;
+    w->lr_stepped = false;
+    w->norm_known = false;
+    w->norm = 0.0;
+    w->clip_factor = 1.0;
+}
+
 accrue_status accrue_window_create(accrue_window **out, const accrue_window_options *opt,
                                    accrue_error *err)
 {
@@ -152,6 +166,7 @@ accrue_status accrue_window_create(accrue_window **out, const accrue_window_opti
     accrue_window_options_init(&w->opt, sizeof w->opt);
     memcpy(&w->opt, opt, opt->struct_size);
     ACR_TRY(check_options(&w->opt, err));
+    open_window(w);
     *out = w;
     w = NULL;
 
@@ -327,20 +342,6 @@ cleanup:
 }
 
 /* Micro-batches --------------------------------------------------------------------------- */
-
-static void open_window(accrue_window *w)
-{
-    w->filled = 0;
-    w->loss_sum = 0.0;
-    w->weight_sum = 0.0;
-    w->closed = false;
-    w->has_gradient = false;
-    w->stepped = false;
-    w->lr_stepped = false;
-    w->norm_known = false;
-    w->norm = 0.0;
-    w->clip_factor = 1.0;
-}
 
 static void close_window(accrue_window *w)
 {
