@@ -117,7 +117,7 @@ static accrue_status read_batch(fixture *f, int mb, accrue_error *err)
     acr_convert(f->model->real, b->hidden, hidden->dtype, hidden->data,
                 b->n_rows * shape.n_aux * shape.hidden_size);
     acr_convert(f->model->real, b->target, target->dtype, target->data,
-                b->n_rows * shape.hidden_size);
+                b->padded_rows * shape.hidden_size);
 
 cleanup:
     return st;

@@ -110,6 +110,17 @@ void acr_batch_begin(acr_batch *b, const acr_batch_shape *shape)
     b->doc_begin[0] = 0;
 }
 
+/* The padding that an unroll may read as targets. */
+static void clear_targets(acr_batch *b, const acr_batch_shape *shape)
+{
+    size_t row = (size_t)shape->hidden_size * acr_dtype_bytes(shape->real);
+    int64_t end = b->n_rows + ACCRUE_MAX_TTT_STEPS;
+
+    if (end > b->padded_rows)
+        end = b->padded_rows;
+    memset((char *)b->target + (size_t)b->n_rows * row, 0, (size_t)(end - b->n_rows) * row);
+}
+
 /* Appends a document without its tokens and states; *rows is how many of its rows fit. */
 static accrue_status append_mask(int64_t *rows, acr_batch *b, int64_t sample,
                                  const int64_t *loss_mask, int64_t tokens, accrue_error *err)
@@ -154,6 +165,7 @@ accrue_status acr_batch_append(acr_batch *b, const acr_batch_shape *shape, const
         acr_convert(shape->real, (char *)b->target + row * (size_t)shape->hidden_size * real,
                     doc->dtype, states + token + width * from, shape->hidden_size);
     }
+    clear_targets(b, shape);
 
 cleanup:
     return st;

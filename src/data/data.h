@@ -127,7 +127,8 @@ typedef struct acr_batch {
     int64_t *position_ids; /* [n_rows] */
     acr_dtype real;        /* F32 or F64, of the next two */
     void *hidden;          /* [n_rows, n_aux * hidden_size] */
-    void *target;          /* [n_rows, hidden_size]: last layer before the final norm */
+    void *target;          /* [n_rows, hidden_size]: last layer before the final norm; zero in the
+                              ACCRUE_MAX_TTT_STEPS rows of padding that may follow */
     int64_t capacity_rows, capacity_docs;
 } acr_batch;
 

@@ -206,7 +206,7 @@ accrue_status acr_eagle3_forward(acr_eagle3_result *out, acr_model *m, acr_tape 
         d.verifier_head = m->top.verifier_head;
         d.eps = m->config.rms_norm_eps;
         d.n_targets = out->rows.n_targets;
-        d.target_row = out->rows.target_row;
+        d.target_row = out->rows.target;
         d.target = b->target;
         d.target_argmax = out->target_argmax;
         unroll_steps(&u, out, b, &d, o, step_scale);

@@ -43,17 +43,14 @@ static double rows_asked(const acr_batch *b, const acr_eagle3_options *o, const 
     return (double)n;
 }
 
-static void step_accuracy(accrue_metrics *out, const acr_eagle3_result *r, const acr_batch *b,
-                          int k, bool *correct)
+static void step_accuracy(accrue_metrics *out, const acr_eagle3_result *r, int k, bool *correct)
 {
     const acr_step_rows *s = &r->rows.step[k];
 
     for (int64_t i = 0; i < s->n_draft; i++) {
         int64_t t = s->t[s->draft_row[i]];
-        bool padding = r->rows.target_t[s->target[i]] >= b->n_rows;
-        int64_t wanted = padding ? 0 : r->target_argmax[s->target[i]];
 
-        correct[t] = correct[t] && r->argmax[k][i] == wanted;
+        correct[t] = correct[t] && r->argmax[k][i] == r->target_argmax[s->target[i]];
         if (s->counted[i]) {
             out->full_acc_total[k] += 1;
             out->full_acc_sum[k] += correct[t];
@@ -102,7 +99,7 @@ accrue_status acr_eagle3_metrics(accrue_metrics *out, const acr_eagle3_result *r
     }
     for (int k = 0; k < o->ttt_steps; k++) {
         out->cond_acc_total[k] = rows_asked(b, o, correct, k);
-        step_accuracy(out, r, b, k, correct);
+        step_accuracy(out, r, k, correct);
         step_losses(out, r, o, k, step_weight[k], loss_total);
         out->loss_sum += out->step_loss_sum[k];
     }

@@ -134,8 +134,7 @@ typedef struct acr_rows {
     int64_t *embed_ids; /* [n_embed] token ids */
     acr_step_rows step[ACCRUE_MAX_TTT_STEPS];
     int64_t n_targets;
-    int64_t *target_t;   /* [n_targets] ascending; >= n_rows is padding, whose argmax is 0 */
-    int64_t *target_row; /* [n_targets] the row to read */
+    int64_t *target; /* [n_targets] rows of the micro-batch's target, ascending */
 } acr_rows;
 
 /* All lists live in the tape's meta arena. */

@@ -11,8 +11,8 @@
  *  - a document without supervision drops out altogether.
  *
  * Without `across_documents` a row whose t + k lies past its document's end is never used; with it,
- * the border is ignored and the padding behind the last document is predicted as well (its targets
- * count as token 0), as the Python trainer does. */
+ * the border is ignored and the padding behind the last document is predicted as well, as the Python
+ * trainer does. */
 #include "model/model.h"
 
 #include <string.h>
@@ -85,8 +85,7 @@ static void alloc_lists(acr_rows *r, acr_tape *t, int64_t rows, int64_t padded)
     r->base_window_begin = list(t, rows);
     r->base_end = list(t, rows);
     r->embed_ids = list(t, padded);
-    r->target_t = list(t, padded);
-    r->target_row = list(t, padded);
+    r->target = list(t, padded);
     for (int k = 0; k < r->n_steps; k++) {
         acr_step_rows *s = &r->step[k];
         s->t = list(t, rows);
@@ -172,7 +171,7 @@ static void add_document(acr_rows *r, planner *p, int64_t doc, int64_t *next_emb
 }
 
 /* Collects the distinct targets in ascending order and turns targets into indexes. */
-static void index_targets(acr_rows *r, const acr_batch *b, int64_t *seen, int64_t padded)
+static void index_targets(acr_rows *r, int64_t *seen, int64_t padded)
 {
     memset(seen, 0, (size_t)padded * sizeof *seen);
     for (int k = 0; k < r->n_steps; k++)
@@ -181,8 +180,7 @@ static void index_targets(acr_rows *r, const acr_batch *b, int64_t *seen, int64_
     for (int64_t s = 0; s < padded; s++)
         if (seen[s]) {
             seen[s] = r->n_targets;
-            r->target_row[r->n_targets] = s < b->n_rows ? s : b->n_rows - 1;
-            r->target_t[r->n_targets++] = s;
+            r->target[r->n_targets++] = s;
         }
     for (int k = 0; k < r->n_steps; k++)
         for (int64_t i = 0; i < r->step[k].n_draft; i++)
@@ -208,6 +206,6 @@ accrue_status acr_rows_plan(acr_rows *out, acr_tape *t, const acr_batch *b,
         enter_document(&p, d);
         add_document(out, &p, d, &next_embed);
     }
-    index_targets(out, b, seen, padded);
+    index_targets(out, seen, padded);
     return ACCRUE_OK;
 }
