@@ -94,7 +94,7 @@ typedef struct acr_epoch {
 
 /* Shuffles rows [first, last) by (seed, epoch) and packs them, whole samples, into micro-batches of
  * at most total_seq_len tokens (a longer sample counts as total_seq_len and is cut).  Depends on
- * nothing else.  lengths[i] belongs to row first + i.
+ * nothing else.  lengths[i] belongs to row first + i; a row of length 0 is left out.
  *
  * Rows are sorted on a random key of (seed, epoch, row).  In that order each goes to the fullest of
  * at most 64 open micro-batches that has room for it, else to a new one; micro-batches stand in
