@@ -42,6 +42,14 @@ static void append(char *s, const char *part)
     snprintf(s + used, CELL_BYTES - used, "%s", part);
 }
 
+static void append_integer(char *s, json_int_t n)
+{
+    char digits[24];
+
+    snprintf(digits, sizeof digits, "%" JSON_INTEGER_FORMAT, n);
+    append(s, digits);
+}
+
 /* One value as text, appended to `s`. */
 static void render(char *s, const json_t *v)
 {
@@ -67,7 +75,10 @@ static void render(char *s, const json_t *v)
         json_array_foreach(v, i, item)
         {
             append(s, i ? ", " : "");
-            render(s, item);
+            if (json_is_integer(item)) /* a shape is read without separators */
+                append_integer(s, json_integer_value(item));
+            else
+                render(s, item);
         }
         append(s, "]");
         break;

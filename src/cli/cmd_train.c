@@ -157,13 +157,12 @@ static void plan_row(table *t, const char *name, const char *value, const char *
 
 static void print_plan(const accrue_train_plan *p, const cli_options *o, const char *checkpoint)
 {
-    char range[100] = "", n[60];
+    char range[100] = "";
     table t;
 
     if (p->min_epoch_steps != p->max_epoch_steps)
         snprintf(range, sizeof range, "%s to %s over the epochs",
                  format_count(p->min_epoch_steps).s, format_count(p->max_epoch_steps).s);
-    snprintf(n, sizeof n, "per optimizer step");
     table_init(&t, 3);
     plan_row(&t, "parameters", format_count(p->params).s, "");
     plan_row(&t, "trainable parameters", format_count(p->trainable_params).s, "");
@@ -172,8 +171,8 @@ static void print_plan(const accrue_train_plan *p, const cli_options *o, const c
     plan_row(&t, "training rows", format_count(p->train_rows).s, "");
     plan_row(&t, "validation rows", format_count(p->val_rows).s, "");
     plan_row(&t, "micro-batches", format_count(p->first_epoch_micro_batches).s, "first epoch");
-    plan_row(&t, "gradient accumulation",
-             format_count(o->train.window.gradient_accumulation_steps).s, n);
+    plan_row(&t, "micro-batches per step",
+             format_count(o->train.window.gradient_accumulation_steps).s, "");
     plan_row(&t, "steps per epoch", format_count(p->first_epoch_steps).s,
              range[0] ? range : "every epoch");
     plan_row(&t, "epochs", format_count(p->epochs).s, "");

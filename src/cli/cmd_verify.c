@@ -83,7 +83,7 @@ static int print_json(const accrue_verify_report *r, const cli_options *o)
     for (int i = 0; i < r->n_rows && !failed; i++)
         failed = json_array_append_new(groups, row_json(&r->rows[i]));
     if (!failed)
-        failed = json_dumpf(root, stdout, JSON_INDENT(2));
+        failed = json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10));
     if (!failed)
         printf("\n");
     json_decref(root);

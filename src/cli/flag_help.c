@@ -61,12 +61,12 @@ static const struct {
     unsigned command;
     const char *usage, *doc;
 } commands[] = {
-    {FOR_TRAIN, "--verifier-name-or-path DIR --data-path DIR [FLAG...]",
+    {FOR_TRAIN, NULL,
      "Train an EAGLE-3 draft model for a verifier.\v"
      "Every --flag of a yes or no has a --no-flag; underscores pass for dashes; of a repeated flag "
      "the last one wins.\n\n"
      "Exit status: 0 done; 1 failed while running; 2 bad input: a flag, a value or a file."},
-    {FOR_VERIFY, "--verifier-name-or-path DIR --data-path DIR [FLAG...]",
+    {FOR_VERIFY, NULL,
      "Compare one accumulated window of your data, and the update it makes, with a reference "
      "computed in one piece.\v"
      "The other flags of accrue train are accepted and change nothing here.\n\n"
@@ -120,6 +120,7 @@ void flags_help(FILE *out, unsigned command)
              : command == FOR_VERIFY ? "verify"
                                      : "inspect");
     argp_help(&argp, out, ARGP_HELP_SHORT_USAGE | ARGP_HELP_LONG | ARGP_HELP_DOC, name);
+    fputc('\n', out);
 }
 
 /* Text for roff: dashes of flags stay dashes, a leading dot or quote is no request. */

@@ -90,6 +90,24 @@ static int distance(const char *a, const char *b)
     return last[m];
 }
 
+/* Whether each part of "grad-accum" begins one of the parts of `name`, in order. */
+static bool abbreviates(const char *word, const char *name)
+{
+    while (*word) {
+        size_t len = strcspn(word, "-");
+        while (*name && strncmp(word, name, len) != 0) {
+            name += strcspn(name, "-");
+            name += *name == '-';
+        }
+        if (!*name)
+            return false;
+        name += strcspn(name, "-");
+        name += *name == '-';
+        word += len + (word[len] == '-');
+    }
+    return true;
+}
+
 const char *nearest_name(const char *word, const char *(*candidate)(int i, void *ctx), int n,
                          void *ctx)
 {
@@ -102,8 +120,8 @@ const char *nearest_name(const char *word, const char *(*candidate)(int i, void 
         if (!name)
             continue;
         int d = distance(word, name);
-        if (len >= 4 && strncmp(word, name, len) == 0)
-            d = 1; /* the beginning of a name means that name */
+        if (d > 1 && len >= 4 && abbreviates(word, name))
+            d = 1;
         if (d < best) {
             best = d;
             nearest = name;
@@ -112,24 +130,41 @@ const char *nearest_name(const char *word, const char *(*candidate)(int i, void 
     return nearest;
 }
 
+/* Train and verify take each other's flags, so that a command line can be used for both. */
+static bool belongs(const parser *p, const flag *f)
+{
+    if (p->command == FOR_INSPECT)
+        return f->commands & FOR_INSPECT;
+    if (p->command == FOR_TRAIN)
+        return f->commands != (FOR_VERIFY | FOR_INSPECT);
+    return true;
+}
+
 static const char *flag_candidate(int i, void *ctx)
 {
     const parser *p = ctx;
     const flag *f = &p->flags[i];
 
-    return f->role == ROLE_LATER && !f->commands ? NULL : f->name;
+    return belongs(p, f) && f->commands ? f->name : NULL;
+}
+
+static const char *switch_candidate(int i, void *ctx)
+{
+    const parser *p = ctx;
+
+    return is_switch(&p->flags[i]) ? flag_candidate(i, ctx) : NULL;
 }
 
 static int fail_unknown(parser *p, const char *arg, const char *name)
 {
     bool no = strncmp(name, "no-", 3) == 0;
-    const char *near = nearest_name(name, flag_candidate, p->n_flags, p);
+    const char *near = no ? nearest_name(name + 3, switch_candidate, p->n_flags, p) : NULL;
     int shown = (int)strcspn(arg, "=");
 
-    if (near)
+    if (!near) {
         no = false;
-    else if (no)
-        near = nearest_name(name + 3, flag_candidate, p->n_flags, p);
+        near = nearest_name(name, flag_candidate, p->n_flags, p);
+    }
     if (!near)
         return cli_fail(EXIT_BAD_INPUT, "unknown flag %.*s; see accrue %s --help", shown, arg,
                         p->argv[0]);
@@ -418,11 +453,7 @@ static int take_argument(parser *p)
         if (i >= 0 && !is_switch(&p->flags[i]))
             i = -1;
     }
-    if (i >= 0 && p->command == FOR_INSPECT && !(p->flags[i].commands & FOR_INSPECT))
-        i = -1;
-    if (i >= 0 && p->command == FOR_TRAIN && p->flags[i].commands == (FOR_VERIFY | FOR_INSPECT))
-        i = -1;
-    if (i < 0)
+    if (i < 0 || !belongs(p, &p->flags[i]))
         return fail_unknown(p, arg, name);
     return take_flag(p, i, on, equals ? equals + 1 : NULL);
 }

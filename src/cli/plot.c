@@ -250,7 +250,7 @@ static void accuracy_panel(panel *p, const history *h, int64_t half)
     epoch_lines(p, h);
     accuracy_curves(p, h, half);
     if (h->ttt_steps > 1)
-        legend(p, rows, MARK_DASHED, SOFT, "cond_acc, same color");
+        legend(p, rows, MARK_DASHED, SOFT, "cond_acc");
     legend(p, rows + (h->ttt_steps > 1), MARK_POINT, SOFT, "validation");
 }
 

@@ -46,7 +46,7 @@ static void print_spaces(FILE *out, int n)
 void table_print(const table *t, FILE *out, const char *align, int indent, bool header)
 {
     int *width = cli_realloc(NULL, (size_t)t->cols, sizeof *width);
-    int total = 0;
+    int total = 0, owed = 0;
 
     memset(width, 0, (size_t)t->cols * sizeof *width);
     for (int i = 0; i < t->n; i++)
@@ -57,13 +57,16 @@ void table_print(const table *t, FILE *out, const char *align, int indent, bool 
     for (int i = 0; i < t->n; i++) {
         int c = i % t->cols;
         int pad = width[c] - width_of(t->cells[i]);
-        print_spaces(out, c ? 2 : indent);
-        print_spaces(out, align[c] == 'r' && t->cells[i][0] ? pad : 0);
-        fputs(t->cells[i], out);
-        if (c + 1 < t->cols) {
-            print_spaces(out, align[c] == 'r' && t->cells[i][0] ? 0 : pad);
-            continue;
+        if (!t->cells[i][0]) { /* owed to the next cell, so that no line ends in spaces */
+            owed += (c ? 2 : indent) + pad;
+        } else {
+            print_spaces(out, owed + (c ? 2 : indent) + (align[c] == 'r' ? pad : 0));
+            owed = align[c] == 'r' ? 0 : pad;
+            fputs(t->cells[i], out);
         }
+        if (c + 1 < t->cols)
+            continue;
+        owed = 0;
         fputc('\n', out);
         if (header && i < t->cols) {
             print_spaces(out, indent);
