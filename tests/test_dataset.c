@@ -29,6 +29,7 @@ static void check_rows(acr_dataset *d)
     }
     assert_fails(acr_dataset_check_ids(d, 4, 48, &e), ACCRUE_EMISMATCH, &e, "row 4", "token 7",
                  "id 48", "48 ids", ".arrow", NULL);
+    assert_int_equal(acr_dataset_tokens(d, N_ROWS), 0);
     assert_fails(acr_dataset_row(&(acr_row){0}, d, N_ROWS, &e), ACCRUE_EINVAL, &e, "row 7", NULL);
     assert_fails(acr_dataset_row(&(acr_row){0}, d, -1, &e), ACCRUE_EINVAL, &e, "row -1", NULL);
 }
@@ -232,6 +233,7 @@ static void folders_that_are_no_data_set_are_refused(void **state)
     } cases[] = {
         {"{\"_data_files\": []}", ACCRUE_EFORMAT, "lists no file"},
         {"{}", ACCRUE_EFORMAT, "lists no file"},
+        {"{\"_data_files\": [{}], \"_indices_data_files\": [{}]}", ACCRUE_ENOTSUP, "_indices"},
         {"{\"_data_files\": [", ACCRUE_EFORMAT, "state.json: line 1"},
         {"{\"_data_files\": [3]}", ACCRUE_EFORMAT, "_data_files 0"},
         {"{\"_data_files\": [{\"filename\": \"../" ARROW "\"}]}", ACCRUE_EFORMAT, "same folder"},

@@ -167,7 +167,7 @@ static void missing_samples_stop_it_or_are_skipped(void **state)
     assert_ok(acr_loader_next(&b, l, &e), &e);
     check_batch(b, 1);
     for (int again = 0; again < 2; again++)
-        assert_fails(acr_loader_next(&b, l, &e), ACCRUE_EIO, &e, path, NULL);
+        assert_fails(acr_loader_next(&b, l, &e), ACCRUE_EIO, &e, "row 0", path, NULL);
     assert_null(b);
     assert_ok(acr_loader_start(l, &epoch, 3, 4, &e), &e);
     assert_ok(acr_loader_next(&b, l, &e), &e);
@@ -287,6 +287,36 @@ static void ids_outside_the_vocabulary_stop_it(void **state)
     acr_loader_free(l);
 }
 
+/* Every allocation may fail, in the thread too: an error, no leak, no crash. */
+static void running_out_of_memory_is_an_error(void **state)
+{
+    const acr_loader_options opt = {folder, shape, false};
+    size_t live = acr_allocated_bytes();
+    int failures = 0;
+    accrue_error e;
+
+    (void)state;
+    for (uint64_t n = 1; n < 40; n++) {
+        acr_loader *l = NULL;
+        const acr_batch *b = NULL;
+        accrue_status st = ACCRUE_OK;
+        acr_fail_allocation(n);
+        st = acr_loader_create(&l, data, &opt, &e);
+        if (!st)
+            st = acr_loader_start(l, &epoch, 0, 4, &e);
+        for (int i = 0; !st && i < 4; i++)
+            st = acr_loader_next(&b, l, &e);
+        acr_fail_allocation(0);
+        if (st) {
+            assert_int_equal(st, ACCRUE_ENOMEM);
+            failures++;
+        }
+        acr_loader_free(l);
+        assert_int_equal(acr_allocated_bytes(), live);
+    }
+    assert_in_range(failures, 15, 38);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
@@ -295,7 +325,7 @@ int main(void)
         TEST(serves_micro_batches_in_order),         TEST(starts_again_at_any_moment),
         TEST(allocates_nothing_in_the_steady_state), TEST(missing_samples_stop_it_or_are_skipped),
         TEST(states_are_checked_against_the_row),    TEST(values_that_are_used_are_finite),
-        TEST(ids_outside_the_vocabulary_stop_it),
+        TEST(ids_outside_the_vocabulary_stop_it),    TEST(running_out_of_memory_is_an_error),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -54,7 +54,8 @@ typedef struct acr_row {
 accrue_status acr_dataset_open(acr_dataset **out, const char *dir, accrue_error *err);
 void acr_dataset_close(acr_dataset *d);
 int64_t acr_dataset_rows(const acr_dataset *d);
-int64_t acr_dataset_tokens(const acr_dataset *d, int64_t row); /* from offsets alone */
+int64_t acr_dataset_tokens(const acr_dataset *d,
+                           int64_t row); /* from offsets alone; 0 past the end */
 accrue_status acr_dataset_row(acr_row *out, acr_dataset *d, int64_t row, accrue_error *err);
 /* EMISMATCH naming the first id outside [0, vocab_size). */
 accrue_status acr_dataset_check_ids(acr_dataset *d, int64_t row, int64_t vocab_size,
