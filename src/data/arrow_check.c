@@ -3,8 +3,10 @@
  * A message that nanoarrow's verifier accepts may still lack a table that its type byte announces,
  * or the strings of a key/value pair, which the decoder reads without asking; and fields that are
  * shared between parents make the verifier's walk exponential.  The walk below, over the
- * flatbuffers encoding itself, finds both; it takes nothing for granted.  A table begins with its distance from its vtable, which has two
- * sizes and then a place in the table for each field, 0 for a field that is absent. */
+ * flatbuffers encoding itself, finds both; it takes nothing for granted.
+ *
+ * A table begins with its distance from its vtable, which has two sizes and then a place in the
+ * table for each field, 0 for a field that is absent. */
 #include "data/readers.h"
 
 #include <string.h>

@@ -161,8 +161,8 @@ void acr_batch_free(acr_batch *b);
 accrue_status acr_batch_masks(acr_batch *b, const acr_batch_shape *shape, acr_dataset *d,
                               const int64_t *rows, int64_t n, accrue_error *err);
 
-/* Opens hs_<row>.safetensors under `dir`, checks keys, dtypes, shapes, token ids against the row and
- * finiteness of the values used. */
+/* Opens hs_<row>.safetensors under `dir`; checks keys, dtypes, shapes, token ids against the row
+ * and finiteness of the values used. */
 typedef struct acr_states {
     acr_safetensors *file;
     const acr_tensor *hidden; /* [tokens, n_aux + 1, hidden_size] */
