@@ -181,6 +181,15 @@ static void missing_samples_stop_it_or_are_skipped(void **state)
     assert_int_equal(b->sample[0], 3);
     assert_ok(acr_loader_next(&b, l, &e), &e);
     assert_int_equal(acr_loader_skipped(l), 1);
+    acr_free(path);
+    /* A micro-batch of nothing but missing samples is empty. */
+    path = states_file(6);
+    assert_int_equal(remove(path), 0);
+    assert_ok(acr_loader_start(l, &epoch, 3, 4, &e), &e);
+    assert_ok(acr_loader_next(&b, l, &e), &e);
+    assert_int_equal(b->n_docs, 0);
+    assert_int_equal(b->n_rows, 0);
+    assert_int_equal(acr_loader_skipped(l), 2);
     acr_loader_free(l);
     acr_free(path);
 }
