@@ -235,7 +235,7 @@ typedef struct accrue_train_options {
     int64_t epochs, max_steps; /* max_steps 0: no limit */
     double checkpoint_freq;
     bool save_best;
-    int64_t log_freq;
+    bool no_resume; /* --no-resume-from-checkpoint: write over the checkpoints in save_path */
     const char *save_path;
     const char *batch_plan, *dump_batch_plan; /* files; NULL: none */
     accrue_policy on_nonfinite;
@@ -267,6 +267,7 @@ typedef enum accrue_event_kind {
     ACCRUE_EVENT_MICRO_BATCH, /* one forward and backward done */
     ACCRUE_EVENT_STEP,       /* an optimizer step was taken; metrics are the window's */
     ACCRUE_EVENT_VALIDATION, /* an epoch was validated; metrics are the epoch's */
+    ACCRUE_EVENT_EPOCH,      /* an epoch begins */
     ACCRUE_EVENT_CHECKPOINT, /* `message` is the folder written */
     ACCRUE_EVENT_NOTICE      /* `message` is one line worth showing */
 } accrue_event_kind;
@@ -282,6 +283,8 @@ typedef struct accrue_train_plan {
     int64_t schedule_total_steps, warmup_steps;
     int64_t peak_bytes;                    /* predicted, of the process */
     int64_t vocab_size, draft_vocab_size;
+    bool vocab_built;                      /* the maps were counted, not read */
+    int64_t missing_rows;                  /* left out for want of hidden states */
 } accrue_train_plan;
 
 typedef struct accrue_event {
@@ -295,7 +298,7 @@ typedef struct accrue_event {
     double grad_norm;          /* before clipping */
     double seconds;            /* since the run started */
     double data_seconds, forward_backward_seconds, optimizer_seconds; /* of this window */
-    int64_t skipped_nonfinite, empty_windows, skipped_rows; /* so far */
+    int64_t skipped_nonfinite, empty_windows; /* so far */
     accrue_metrics metrics;
     const char *message;
 } accrue_event;
@@ -308,7 +311,7 @@ ACCRUE_API ACCRUE_CHECK accrue_status accrue_train(const accrue_train_options *o
                                                    accrue_event_cb cb, void *payload,
                                                    accrue_error *err);
 /* --dry-run: checks everything that can be checked without training, writes the initialised
- * checkpoint into save_path (folder "init") and fills *out. */
+ * checkpoint as the folder save_path, which must be new or empty, and fills *out. */
 ACCRUE_API ACCRUE_CHECK accrue_status accrue_train_dry_run(accrue_train_plan *out,
                                                            const accrue_train_options *opt,
                                                            accrue_event_cb cb, void *payload,

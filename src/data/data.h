@@ -54,7 +54,7 @@ typedef struct acr_row {
 accrue_status acr_dataset_open(acr_dataset **out, const char *dir, accrue_error *err);
 void acr_dataset_close(acr_dataset *d);
 int64_t acr_dataset_rows(const acr_dataset *d);
-int64_t acr_dataset_tokens(const acr_dataset *d, int64_t row);     /* from offsets alone */
+int64_t acr_dataset_tokens(const acr_dataset *d, int64_t row); /* from offsets alone */
 accrue_status acr_dataset_row(acr_row *out, acr_dataset *d, int64_t row, accrue_error *err);
 /* EMISMATCH naming the first id outside [0, vocab_size). */
 accrue_status acr_dataset_check_ids(acr_dataset *d, int64_t row, int64_t vocab_size,
@@ -65,8 +65,8 @@ int64_t acr_dataset_train_rows(const acr_dataset *d, double ratio); /* int(rows 
 
 typedef struct acr_vocab {
     int64_t vocab_size, draft_vocab_size;
-    int64_t *d2t;  /* [draft]: verifier id - draft id; NULL when both vocabularies are equal */
-    uint8_t *t2d;  /* [vocab]: 1 where the id is in the draft vocabulary */
+    int64_t *d2t; /* [draft]: verifier id - draft id; NULL when both vocabularies are equal */
+    uint8_t *t2d; /* [vocab]: 1 where the id is in the draft vocabulary */
 } acr_vocab;
 
 /* Checks: t2d has exactly draft_vocab_size ones, i + d2t[i] enumerates them in order. */
@@ -94,7 +94,11 @@ typedef struct acr_epoch {
 
 /* Shuffles rows [first, last) by (seed, epoch) and packs them, whole samples, into micro-batches of
  * at most total_seq_len tokens (a longer sample counts as total_seq_len and is cut).  Depends on
- * nothing else.  lengths[i] belongs to row first + i. */
+ * nothing else.  lengths[i] belongs to row first + i; a row of length 0 is left out.
+ *
+ * Rows are sorted on a random key of (seed, epoch, row).  In that order each goes to the fullest of
+ * at most 64 open micro-batches that has room for it, else to a new one; micro-batches stand in
+ * the order in which they were begun (pack.c). */
 accrue_status acr_epoch_pack(acr_epoch *out, const int64_t *lengths, int64_t first, int64_t last,
                              int64_t total_seq_len, uint64_t seed, int64_t epoch,
                              accrue_error *err);
@@ -120,14 +124,15 @@ void acr_batch_plan_free(acr_batch_plan *p);
 typedef struct acr_batch {
     int64_t n_rows, padded_rows;
     int64_t n_docs;
-    int64_t *sample;     /* [n_docs] data set row of each document */
-    int64_t *doc_begin;  /* [n_docs + 1] */
-    int64_t *input_ids;  /* [n_rows] */
-    uint8_t *loss_mask;  /* [n_rows] */
+    int64_t *sample;       /* [n_docs] data set row of each document */
+    int64_t *doc_begin;    /* [n_docs + 1] */
+    int64_t *input_ids;    /* [n_rows] */
+    uint8_t *loss_mask;    /* [n_rows] */
     int64_t *position_ids; /* [n_rows] */
-    acr_dtype real;      /* F32 or F64, of the next two */
-    void *hidden;        /* [n_rows, n_aux * hidden_size] */
-    void *target;        /* [n_rows, hidden_size]: last layer before the final norm */
+    acr_dtype real;        /* F32 or F64, of the next two */
+    void *hidden;          /* [n_rows, n_aux * hidden_size] */
+    void *target;          /* [n_rows, hidden_size]: last layer before the final norm; zero in the
+                              ACCRUE_MAX_TTT_STEPS rows of padding that may follow */
     int64_t capacity_rows, capacity_docs;
 } acr_batch;
 
@@ -141,9 +146,10 @@ typedef struct acr_batch_shape {
 typedef struct acr_document {
     int64_t sample, tokens;
     const int64_t *input_ids, *loss_mask;
-    acr_dtype dtype;          /* of the states: BF16, F16, F32 or F64 */
-    const void *states;       /* [tokens, n_aux + 1, hidden_size] */
+    acr_dtype dtype;    /* of the states: BF16, F16, F32 or F64 */
+    const void *states; /* [tokens, n_aux + 1, hidden_size] */
 } acr_document;
+/* hidden_size 0: masks only, hidden and target stay NULL. */
 accrue_status acr_batch_alloc(acr_batch *b, const acr_batch_shape *shape, int64_t max_docs,
                               accrue_error *err);
 accrue_status acr_batch_collate(acr_batch *b, const acr_batch_shape *shape,
@@ -164,6 +170,9 @@ typedef struct acr_states {
 accrue_status acr_states_open(acr_states *out, const char *dir, int64_t row, const acr_row *r,
                               const acr_batch_shape *shape, accrue_error *err);
 void acr_states_close(acr_states *s);
+/* Whether the file is there; a trainer that skips missing samples asks before it packs, so that its
+ * planned denominators count what will be read. */
+bool acr_states_exist(const char *dir, int64_t row);
 
 /* Reads the micro-batches of an epoch one ahead, in a thread of its own. */
 typedef struct acr_loader acr_loader;
@@ -177,7 +186,9 @@ accrue_status acr_loader_create(acr_loader **out, acr_dataset *d, const acr_load
 /* Serves micro-batches [from, to) of `e`; `e` is borrowed until the next start or free. */
 accrue_status acr_loader_start(acr_loader *l, const acr_epoch *e, int64_t from, int64_t to,
                                accrue_error *err);
-/* The next micro-batch; valid until the next call.  Failures of the thread surface here. */
+/* The next micro-batch; valid until the next call.  Failures of the thread surface here, in the
+ * place of the micro-batch that they hit, and end the run until the next start.  ESTATE when all of
+ * them were served. */
 accrue_status acr_loader_next(const acr_batch **out, acr_loader *l, accrue_error *err);
 int64_t acr_loader_skipped(const acr_loader *l); /* samples left out so far */
 void acr_loader_free(acr_loader *l);

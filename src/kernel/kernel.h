@@ -41,9 +41,15 @@ typedef struct acr_gemm_args {
     int64_t ldc;
 } acr_gemm_args;
 
+/* Makes every primitive and all scratch that f32 products of this shape with any number of rows (m
+ * of NT and NN, k of TN) up to the given one can need.  Pointers are not read; with `accumulate`
+ * false, TN prepares the accumulating primitives too. */
+void acr_gemm_prepare(acr_gemm *g, const acr_gemm_args *args);
+
 /* Attention -------------------------------------------------------------------------------- */
 
 enum { ACR_MAX_KV = ACCRUE_MAX_TTT_STEPS };
+enum { ACR_MAX_HEAD_DIM = 512 }; /* a block's working set lies on the stack */
 
 /* Grouped-query attention over a base segment of keys and values and `n_extra` further segments of
  * which each query sees a single row (EAGLE-3's earlier TTT steps and its own).  Query row i sees
@@ -85,17 +91,17 @@ typedef struct acr_loss_spec {
 typedef struct acr_loss_args {
     const acr_loss_spec *spec;
     int64_t rows, vocab;
-    void *z;              /* [rows, vocab] draft logits; replaced by d(loss)/dz where scale != 0 */
+    void *z; /* [rows, vocab] draft logits; replaced by d(loss)/dz where scale != 0 */
     int64_t ldz;
     const int64_t *target_row; /* [rows] row of t, p, t_lse, t_argmax */
-    const void *t;        /* [*, vocab] target logits */
-    const void *p;        /* [*, vocab] their softmax */
+    const void *t;             /* [*, vocab] target logits */
+    const void *p;             /* [*, vocab] their softmax */
     int64_t ldt;
     const double *t_lse;
     const int64_t *t_argmax;
-    const double *scale;  /* [rows] of the gradient: dz = scale * sum_terms weight * d(term)/dz */
-    double *term_loss;    /* [rows, n_terms] =, unscaled and unweighted */
-    int64_t *argmax;      /* [rows] =, lowest index on ties */
+    const double *scale; /* [rows] of the gradient: dz = scale * sum_terms weight * d(term)/dz */
+    double *term_loss;   /* [rows, n_terms] =, unscaled and unweighted */
+    int64_t *argmax;     /* [rows] =, lowest index on ties */
 } acr_loss_args;
 
 /* The table -------------------------------------------------------------------------------- */

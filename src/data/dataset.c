@@ -1,0 +1,216 @@
+/* dataset.c - the data set: the Arrow files that state.json lists, as one table of rows. */
+#include "data/readers.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+enum { MAX_STATE = 16 << 20 };
+
+struct acr_dataset {
+    char *dir;
+    acr_arrow table;
+    acr_map *maps;
+    char **paths;
+    size_t n_files;
+    atomic_uchar *checked; /* [rows]; the loader's thread and its owner both read rows */
+};
+
+static accrue_status open_file(acr_dataset *d, const json_t *entry, const char *state,
+                               accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    const char *name = json_string_value(json_object_get(entry, "filename"));
+    size_t i = d->n_files;
+
+    if (!name || !*name || strchr(name, '/'))
+        return acr_fail(err, ACCRUE_EFORMAT,
+                        "%s: _data_files %zu: filename must name a file in the same folder", state,
+                        i);
+    d->paths[i] = acr_sprintf("%s/%s", d->dir, name);
+    if (!d->paths[i])
+        return acr_enomem(err, strlen(d->dir) + strlen(name) + 2, "a path");
+    d->n_files++;
+    ACR_TRY(acr_map_open(&d->maps[i], d->paths[i], err));
+    ACR_TRY(acr_arrow_append(&d->table, d->maps[i].data, d->maps[i].bytes, d->paths[i], err));
+
+cleanup:
+    return st;
+}
+
+static accrue_status open_files(acr_dataset *d, const char *state_path, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    json_t *state = NULL;
+    const json_t *files = NULL;
+    size_t n = 0;
+
+    ACR_TRY(acr_json_load(&state, state_path, MAX_STATE, err));
+    files = json_object_get(state, "_data_files");
+    n = json_array_size(files);
+    if (n == 0) {
+        st = acr_fail(err, ACCRUE_EFORMAT, "%s: _data_files lists no file", state_path);
+        goto cleanup;
+    }
+    d->maps = acr_calloc(n, sizeof *d->maps);
+    d->paths = acr_calloc(n, sizeof *d->paths);
+    if (!d->maps || !d->paths) {
+        st = acr_enomem(err, n * sizeof *d->maps, state_path);
+        goto cleanup;
+    }
+    for (size_t i = 0; i < n; i++)
+        ACR_TRY(open_file(d, json_array_get(files, i), state_path, err));
+
+cleanup:
+    json_decref(state);
+    return st;
+}
+
+accrue_status acr_dataset_open(acr_dataset **out, const char *dir, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    acr_dataset *d = acr_calloc(1, sizeof *d);
+    char *state = acr_sprintf("%s/state.json", dir);
+
+    *out = NULL;
+    if (!d || !state || !(d->dir = acr_strdup(dir))) {
+        st = acr_enomem(err, sizeof *d, dir);
+        goto cleanup;
+    }
+    ACR_TRY(open_files(d, state, err));
+    d->checked = acr_calloc((size_t)d->table.rows + 1, sizeof *d->checked);
+    if (!d->checked) {
+        st = acr_enomem(err, (size_t)d->table.rows, dir);
+        goto cleanup;
+    }
+    *out = d;
+    d = NULL;
+
+cleanup:
+    acr_dataset_close(d);
+    acr_free(state);
+    return st;
+}
+
+void acr_dataset_close(acr_dataset *d)
+{
+    if (!d)
+        return;
+    acr_arrow_free(&d->table);
+    for (size_t i = 0; i < d->n_files; i++) {
+        acr_map_close(&d->maps[i]);
+        acr_free(d->paths[i]);
+    }
+    acr_free(d->maps);
+    acr_free(d->paths);
+    acr_free((void *)d->checked);
+    acr_free(d->dir);
+    acr_free(d);
+}
+
+int64_t acr_dataset_rows(const acr_dataset *d)
+{
+    return d->table.rows;
+}
+
+/* The record batch of a row, which must exist. */
+static const acr_arrow_chunk *find_chunk(const acr_dataset *d, int64_t row)
+{
+    int64_t low = 0;
+    int64_t high = d->table.n_chunks - 1;
+
+    while (low < high) {
+        int64_t middle = low + (high - low + 1) / 2;
+        if (d->table.chunks[middle].first <= row)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return &d->table.chunks[low];
+}
+
+int64_t acr_dataset_tokens(const acr_dataset *d, int64_t row)
+{
+    const acr_arrow_chunk *c = find_chunk(d, row);
+    int64_t begin = 0;
+    int64_t end = 0;
+
+    acr_arrow_span(&begin, &end, &c->input_ids, row - c->first);
+    return end - begin;
+}
+
+static accrue_status check_row(const acr_arrow_chunk *c, const acr_row *r, int64_t row,
+                               int64_t mask_tokens, accrue_error *err)
+{
+    int64_t seq_len = c->seq_len[row - c->first];
+
+    if (mask_tokens != r->tokens)
+        return acr_fail(err, ACCRUE_EMISMATCH,
+                        "%s: row %lld: %lld input_ids but %lld values of loss_mask", c->name,
+                        (long long)row, (long long)r->tokens, (long long)mask_tokens);
+    if (seq_len != r->tokens)
+        return acr_fail(err, ACCRUE_EMISMATCH, "%s: row %lld: %lld input_ids but seq_len %lld",
+                        c->name, (long long)row, (long long)r->tokens, (long long)seq_len);
+    for (int64_t i = 0; i < r->tokens; i++)
+        if (r->loss_mask[i] != 0 && r->loss_mask[i] != 1)
+            return acr_fail(err, ACCRUE_EFORMAT,
+                            "%s: row %lld: loss_mask of token %lld is %lld, expected 0 or 1",
+                            c->name, (long long)row, (long long)i, (long long)r->loss_mask[i]);
+    return ACCRUE_OK;
+}
+
+accrue_status acr_dataset_row(acr_row *out, acr_dataset *d, int64_t row, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    const acr_arrow_chunk *c = NULL;
+    acr_row r = {0};
+    int64_t ids = 0;
+    int64_t ids_end = 0;
+    int64_t mask = 0;
+    int64_t mask_end = 0;
+
+    memset(out, 0, sizeof *out);
+    if (row < 0 || row >= d->table.rows)
+        return acr_fail(err, ACCRUE_EINVAL, "%s: row %lld of a data set of %lld rows", d->dir,
+                        (long long)row, (long long)d->table.rows);
+    c = find_chunk(d, row);
+    acr_arrow_span(&ids, &ids_end, &c->input_ids, row - c->first);
+    acr_arrow_span(&mask, &mask_end, &c->loss_mask, row - c->first);
+    r.tokens = ids_end - ids;
+    if (r.tokens)
+        r.input_ids = c->input_ids.values + ids;
+    if (mask_end > mask)
+        r.loss_mask = c->loss_mask.values + mask;
+    if (!atomic_load_explicit(&d->checked[row], memory_order_relaxed)) {
+        ACR_TRY(check_row(c, &r, row, mask_end - mask, err));
+        atomic_store_explicit(&d->checked[row], 1, memory_order_relaxed);
+    }
+    *out = r;
+
+cleanup:
+    return st;
+}
+
+accrue_status acr_dataset_check_ids(acr_dataset *d, int64_t row, int64_t vocab_size,
+                                    accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    acr_row r = {0};
+
+    ACR_TRY(acr_dataset_row(&r, d, row, err));
+    for (int64_t i = 0; i < r.tokens; i++)
+        if (r.input_ids[i] < 0 || r.input_ids[i] >= vocab_size) {
+            st = acr_fail(err, ACCRUE_EMISMATCH,
+                          "%s: row %lld: token %lld has id %lld, the vocabulary %lld ids",
+                          find_chunk(d, row)->name, (long long)row, (long long)i,
+                          (long long)r.input_ids[i], (long long)vocab_size);
+            goto cleanup;
+        }
+
+cleanup:
+    return st;
+}
+
+int64_t acr_dataset_train_rows(const acr_dataset *d, double ratio)
+{
+    return (int64_t)((double)d->table.rows * ratio);
+}

@@ -1,0 +1,18 @@
+/* cpu_f32.c - the f32 backend: the kernels of the *.inc files compiled for this width. */
+#define ACR_KERNEL_F64 0
+
+#include "kernel/gemm.h"
+#include "kernel/vector.h"
+
+#include "kernel/rowwise.inc"
+
+#include "kernel/attention.inc"
+
+#include "kernel/loss.inc"
+
+const acr_backend acr_cpu_f32 = {
+    .name = "cpu_f32",
+    .real = ACR_DTYPE_F32,
+    .gemm = acr_gemm_f32,
+#include "kernel/table.inc"
+};

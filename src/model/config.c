@@ -1,0 +1,552 @@
+/* config.c - a draft's configuration: read from a checkpoint, or made to mirror a verifier.
+ *
+ * The JSON that becomes config.json is kept whole beside the fields that training reads, so that
+ * what a later engine needs survives.  Anything that would change the arithmetic and is not
+ * supported is refused by name, never ignored. */
+#include "model/model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const arch_names[] = {"llama", "qwen3"};
+
+/* A reader of one JSON object; the first failure stays. */
+typedef struct reader {
+    const json_t *object;
+    const char *name; /* file, for messages */
+    accrue_status status;
+    accrue_error *err;
+} reader;
+
+static const char *type_name(const json_t *v)
+{
+    static const char *const names[] = {"an object", "an array", "a string", "an integer",
+                                        "a real", "true", "false", "null"};
+
+    return v ? names[json_typeof(v)] : "missing";
+}
+
+static void refuse(reader *r, const char *key, const json_t *got, const char *expected)
+{
+    if (!r->status)
+        r->status = acr_fail(r->err, ACCRUE_EFORMAT, "%s: \"%s\" is %s, %s expected", r->name, key,
+                             type_name(got), expected);
+}
+
+static bool absent(const json_t *v)
+{
+    return !v || json_is_null(v);
+}
+
+static int64_t read_int(reader *r, const char *key, int64_t fallback, int64_t low, int64_t high)
+{
+    const json_t *v = json_object_get(r->object, key);
+    int64_t x = fallback;
+
+    if (absent(v) && fallback >= low)
+        return fallback;
+    if (!json_is_integer(v)) {
+        refuse(r, key, v, "an integer");
+        return low;
+    }
+    x = json_integer_value(v);
+    if ((x < low || x > high) && !r->status)
+        r->status = acr_fail(r->err, ACCRUE_EMISMATCH, "%s: \"%s\" is %lld, %lld to %lld expected",
+                             r->name, key, (long long)x, (long long)low, (long long)high);
+    return x < low || x > high ? low : x;
+}
+
+static double read_real(reader *r, const char *key, double fallback)
+{
+    const json_t *v = json_object_get(r->object, key);
+
+    if (absent(v) && !isnan(fallback))
+        return fallback;
+    if (!json_is_number(v)) {
+        refuse(r, key, v, "a number");
+        return 1;
+    }
+    return json_number_value(v);
+}
+
+static bool read_bool(reader *r, const char *key, bool fallback)
+{
+    const json_t *v = json_object_get(r->object, key);
+
+    if (absent(v))
+        return fallback;
+    if (!json_is_boolean(v))
+        refuse(r, key, v, "true or false");
+    return json_is_true(v);
+}
+
+static const char *read_string(reader *r, const char *key, const char *fallback)
+{
+    const json_t *v = json_object_get(r->object, key);
+
+    if (absent(v) && fallback)
+        return fallback;
+    if (!json_is_string(v)) {
+        refuse(r, key, v, "a string");
+        return "";
+    }
+    return json_string_value(v);
+}
+
+/* Refuses a value that would change the arithmetic. */
+static void require(reader *r, bool ok, const char *key, const char *value, const char *supported)
+{
+    if (!ok && !r->status)
+        r->status = acr_fail(r->err, ACCRUE_ENOTSUP, "%s: \"%s\" is %s; supported: %s", r->name,
+                             key, value, supported);
+}
+
+/* "rope_parameters" (transformers 5) or "rope_theta" and "rope_scaling" (before). */
+static void read_rope(reader *r, acr_rope_config *out)
+{
+    const json_t *parameters = json_object_get(r->object, "rope_parameters");
+    const json_t *scaling = absent(parameters) ? json_object_get(r->object, "rope_scaling")
+                                               : parameters;
+    reader s = {.object = scaling, .name = r->name, .err = r->err, .status = r->status};
+    const char *type = "default";
+
+    if (absent(parameters))
+        out->theta = read_real(r, "rope_theta", 10000.0);
+    else
+        out->theta = read_real(&s, "rope_theta", 10000.0);
+    if (!absent(scaling)) {
+        type = read_string(&s, "rope_type", read_string(&s, "type", "default"));
+        out->llama3 = strcmp(type, "llama3") == 0;
+        require(&s, out->llama3 || strcmp(type, "default") == 0, "rope_type", type,
+                "default, llama3");
+        require(&s, read_real(&s, "partial_rotary_factor", 1.0) == 1.0, "partial_rotary_factor",
+                "not 1", "1");
+        require(&s, absent(json_object_get(scaling, "mrope_section")), "mrope_section", "set",
+                "none");
+    }
+    if (out->llama3 && !s.status) {
+        out->factor = read_real(&s, "factor", NAN);
+        out->low_freq_factor = read_real(&s, "low_freq_factor", NAN);
+        out->high_freq_factor = read_real(&s, "high_freq_factor", NAN);
+        out->original_max_position = read_real(&s, "original_max_position_embeddings", NAN);
+        require(&s, out->factor > 0 && out->low_freq_factor > 0 &&
+                        out->high_freq_factor > out->low_freq_factor &&
+                        out->original_max_position > 0,
+                "rope_parameters", "not a llama3 scaling",
+                "factor > 0, 0 < low_freq_factor < high_freq_factor");
+    }
+    require(&s, out->theta > 0, "rope_theta", "not positive", "positive");
+    r->status = s.status;
+}
+
+static void read_layer_types(reader *r, acr_config *out)
+{
+    const json_t *types = json_object_get(r->object, "layer_types");
+
+    if (absent(types))
+        return;
+    if (!json_is_array(types) || (int)json_array_size(types) != out->n_layers) {
+        if (!r->status)
+            r->status = acr_fail(r->err, ACCRUE_EMISMATCH,
+                                 "%s: \"layer_types\" has %zu entries, %d expected", r->name,
+                                 json_array_size(types), out->n_layers);
+        return;
+    }
+    for (int i = 0; i < out->n_layers; i++) {
+        const char *t = json_string_value(json_array_get(types, (size_t)i));
+        out->sliding[i] = t && strcmp(t, "sliding_attention") == 0;
+        require(r, out->sliding[i] || (t && strcmp(t, "full_attention") == 0), "layer_types",
+                t ? t : "not a string", "full_attention, sliding_attention");
+    }
+}
+
+static void read_decoder(reader *r, acr_config *out)
+{
+    const int64_t max = 1 << 24;
+    const char *type = read_string(r, "model_type", NULL);
+    bool any_sliding = false;
+
+    require(r, strcmp(type, "llama") == 0 || strcmp(type, "qwen3") == 0, "model_type", type,
+            "llama, qwen3");
+    out->arch = strcmp(type, "qwen3") == 0 ? ACR_ARCH_QWEN3 : ACR_ARCH_LLAMA;
+    require(r, strcmp(read_string(r, "hidden_act", "silu"), "silu") == 0, "hidden_act",
+            read_string(r, "hidden_act", "silu"), "silu");
+    require(r, !read_bool(r, "mlp_bias", false), "mlp_bias", "true", "false");
+    require(r, read_real(r, "attention_dropout", 0.0) == 0.0, "attention_dropout", "not 0", "0");
+    out->hidden_size = read_int(r, "hidden_size", 0, 1, max);
+    out->intermediate_size = read_int(r, "intermediate_size", 0, 1, max);
+    out->vocab_size = read_int(r, "vocab_size", 0, 1, max);
+    out->n_layers = (int)read_int(r, "num_hidden_layers", 0, 1, ACR_MAX_LAYERS);
+    out->n_heads = (int)read_int(r, "num_attention_heads", 0, 1, 4096);
+    out->n_kv_heads = (int)read_int(r, "num_key_value_heads", out->n_heads, 1, 4096);
+    out->head_dim = (int)read_int(r, "head_dim", out->hidden_size / out->n_heads, 1, 4096);
+    out->rms_norm_eps = read_real(r, "rms_norm_eps", 1e-6);
+    out->attention_bias = read_bool(r, "attention_bias", false);
+    read_layer_types(r, out);
+    for (int i = 0; i < out->n_layers; i++)
+        any_sliding = any_sliding || out->sliding[i];
+    out->sliding_window = any_sliding ? read_int(r, "sliding_window", 0, 1, INT64_MAX) : 1;
+    read_rope(r, &out->rope);
+    if (!r->status && out->head_dim % 2)
+        r->status = acr_fail(r->err, ACCRUE_EMISMATCH,
+                             "%s: \"head_dim\" is %d, an even number expected", r->name,
+                             out->head_dim);
+    if (!r->status && out->n_heads % out->n_kv_heads)
+        r->status = acr_fail(r->err, ACCRUE_EMISMATCH,
+                             "%s: %d attention heads are no multiple of %d key/value heads",
+                             r->name, out->n_heads, out->n_kv_heads);
+}
+
+static void read_draft(reader *r, acr_config *out)
+{
+    const json_t *ids = json_object_get(r->object, "eagle_aux_hidden_state_layer_ids");
+    const char *type = read_string(r, "speculators_model_type", "eagle3");
+
+    require(r, strcmp(type, "eagle3") == 0, "speculators_model_type", type, "eagle3");
+    require(r, absent(json_object_get(r->object, "target_hidden_size")) ||
+                   read_int(r, "target_hidden_size", 0, 0, INT64_MAX) == out->hidden_size,
+            "target_hidden_size", "not hidden_size", "hidden_size");
+    out->draft_vocab_size = read_int(r, "draft_vocab_size", 0, 1, out->vocab_size);
+    out->norm_before_residual = read_bool(r, "norm_before_residual", false);
+    out->norm_before_fc = read_bool(r, "norm_before_fc", false);
+    out->fc_norm = read_bool(r, "fc_norm", false);
+    out->norm_output = read_bool(r, "norm_output", false);
+    out->embed_requires_grad = read_bool(r, "embed_requires_grad", false);
+    out->n_aux = absent(ids) ? 3 : (int)json_array_size(ids);
+    if (!r->status && (out->n_aux < 1 || out->n_aux > ACR_MAX_AUX))
+        r->status = acr_fail(r->err, ACCRUE_EMISMATCH,
+                             "%s: %d auxiliary layers, 1 to %d expected", r->name, out->n_aux,
+                             ACR_MAX_AUX);
+    if (!r->status && out->norm_before_fc && out->fc_norm)
+        r->status = acr_fail(r->err, ACCRUE_EMISMATCH,
+                             "%s: \"norm_before_fc\" and \"fc_norm\" exclude each other", r->name);
+}
+
+accrue_status acr_config_read(acr_config *out, const json_t *json, const char *name,
+                              accrue_error *err)
+{
+    reader top = {.object = json, .name = name, .err = err};
+    reader decoder = {.name = name, .err = err};
+
+    memset(out, 0, sizeof *out);
+    decoder.object = json_object_get(json, "transformer_layer_config");
+    if (!json_is_object(decoder.object)) {
+        refuse(&top, "transformer_layer_config", decoder.object, "an object");
+        return top.status;
+    }
+    read_decoder(&decoder, out);
+    top.status = decoder.status;
+    read_draft(&top, out);
+    if (top.status)
+        return top.status;
+    out->json = json_deep_copy(json);
+    return out->json ? ACCRUE_OK : acr_enomem(err, 0, "the configuration");
+}
+
+void acr_config_free(acr_config *c)
+{
+    json_decref(c->json);
+    c->json = NULL;
+}
+
+const json_t *acr_verifier_config(const json_t *json)
+{
+    const json_t *text = json_object_get(json, "text_config");
+
+    return json_is_object(text) ? text : json;
+}
+
+accrue_status acr_target_layer_ids(int out[ACR_MAX_AUX], int *n, const accrue_train_options *opt,
+                                   const json_t *verifier, accrue_error *err)
+{
+    reader r = {.object = acr_verifier_config(verifier), .name = opt->verifier, .err = err};
+    int layers = (int)read_int(&r, "num_hidden_layers", 0, 1, 1 << 20);
+    int defaults[] = {2, layers / 2, layers - 3};
+    const int *ids = opt->n_target_layer_ids ? opt->target_layer_ids : defaults;
+
+    if (r.status)
+        return r.status;
+    *n = opt->n_target_layer_ids ? opt->n_target_layer_ids : ACR_COUNT(defaults);
+    if (*n > ACR_MAX_AUX)
+        return acr_fail(err, ACCRUE_EINVAL, "--target-layer-ids: %d ids, at most %d expected", *n,
+                        ACR_MAX_AUX);
+    for (int i = 0; i < *n; i++) {
+        if (ids[i] < 0 || ids[i] > layers)
+            return acr_fail(err, ACCRUE_EINVAL,
+                            "--target-layer-ids: %d, 0 to %d expected (%s has %d layers)", ids[i],
+                            layers, opt->verifier, layers);
+        for (int j = 0; j < i; j++)
+            if (ids[i] == ids[j])
+                return acr_fail(err, ACCRUE_EINVAL,
+                                "--target-layer-ids: %d is given twice, distinct ids expected",
+                                ids[i]);
+        out[i] = ids[i];
+    }
+    return ACCRUE_OK;
+}
+
+static json_t *value_or(const json_t *from, const char *key, json_t *fallback)
+{
+    json_t *v = json_object_get(from, key);
+
+    if (absent(v))
+        return fallback;
+    json_decref(fallback);
+    return json_deep_copy(v);
+}
+
+/* The verifier's rotation; a partial rotary factor is dropped, as the peer drops it. */
+static json_t *mirrored_rope(const json_t *verifier)
+{
+    json_t *rope = value_or(verifier, "rope_parameters", NULL);
+
+    if (!rope) {
+        rope = value_or(verifier, "rope_scaling", json_object());
+        if (!absent(json_object_get(rope, "type")) && absent(json_object_get(rope, "rope_type")))
+            json_object_set(rope, "rope_type", json_object_get(rope, "type"));
+        json_object_set_new(rope, "rope_theta",
+                            value_or(verifier, "rope_theta", json_real(10000.0)));
+    }
+    if (absent(json_object_get(rope, "rope_type")))
+        json_object_set_new(rope, "rope_type", json_string("default"));
+    json_object_del(rope, "type");
+    json_object_del(rope, "partial_rotary_factor");
+    return rope;
+}
+
+/* Heads follow the verifier unless its hidden size is no multiple of them (the peer's rule). */
+static void mirror_heads(json_t *d, const json_t *v)
+{
+    int64_t hidden = json_integer_value(json_object_get(v, "hidden_size"));
+    int64_t heads = json_integer_value(json_object_get(v, "num_attention_heads"));
+    int64_t head_dim = json_integer_value(json_object_get(v, "head_dim"));
+    int64_t kv = json_integer_value(json_object_get(v, "num_key_value_heads"));
+
+    if (kv == 0)
+        kv = heads;
+    if (head_dim && heads && hidden % heads != 0 && hidden % head_dim == 0) {
+        heads = hidden / head_dim;
+        if (heads % kv != 0)
+            kv = heads;
+    }
+    if (!head_dim && heads)
+        head_dim = hidden / heads;
+    json_object_set_new(d, "num_attention_heads", json_integer(heads));
+    json_object_set_new(d, "num_key_value_heads", json_integer(kv));
+    json_object_set_new(d, "head_dim", json_integer(head_dim));
+}
+
+static json_t *layer_types(const accrue_train_options *opt, int n_layers)
+{
+    json_t *types = json_array();
+
+    for (int i = 0; i < n_layers; i++) {
+        bool full = false;
+        for (int j = 0; j < opt->n_full_attention_indices; j++)
+            full = full || opt->full_attention_indices[j] == i;
+        json_array_append_new(types, json_string(full ? "full_attention" : "sliding_attention"));
+    }
+    return types;
+}
+
+/* transformer_layer_config with the keys that transformers writes for the draft's class. */
+static json_t *mirrored_decoder(const accrue_train_options *opt, const json_t *v, acr_arch arch,
+                                int n_layers)
+{
+    json_t *d = json_object();
+    json_t *types = layer_types(opt, n_layers);
+    bool sliding = false;
+    int64_t hidden = json_integer_value(json_object_get(v, "hidden_size"));
+    bool qwen = arch == ACR_ARCH_QWEN3;
+
+    for (size_t i = 0; i < json_array_size(types); i++)
+        sliding = sliding || strcmp(json_string_value(json_array_get(types, i)),
+                                    "sliding_attention") == 0;
+    json_object_set_new(d, "model_type", json_string(arch_names[arch]));
+    json_object_set_new(d, "hidden_size", json_integer(hidden));
+    json_object_set_new(d, "intermediate_size",
+                        value_or(v, "intermediate_size", json_integer(3 * hidden)));
+    json_object_set_new(d, "vocab_size", value_or(v, "vocab_size", json_integer(0)));
+    json_object_set_new(d, "num_hidden_layers", json_integer(n_layers));
+    mirror_heads(d, v);
+    json_object_set_new(d, "hidden_act",
+                        opt->draft_hidden_act
+                            ? json_string(opt->draft_hidden_act)
+                            : value_or(v, "hidden_act",
+                                       value_or(v, "hidden_activation", json_string("silu"))));
+    json_object_set_new(d, "max_position_embeddings",
+                        value_or(v, "max_position_embeddings", json_integer(2048)));
+    json_object_set_new(d, "initializer_range", value_or(v, "initializer_range", json_real(0.02)));
+    json_object_set_new(d, "rms_norm_eps", value_or(v, "rms_norm_eps", json_real(1e-6)));
+    json_object_set_new(d, "rope_parameters", mirrored_rope(v));
+    json_object_set_new(d, "layer_types", types);
+    json_object_set_new(d, "sliding_window",
+                        !qwen || sliding ? json_integer(opt->sliding_window) : json_null());
+    json_object_set_new(d, "use_sliding_window", json_boolean(sliding));
+    json_object_set_new(d, "tie_word_embeddings", json_false());
+    json_object_set_new(d, "attention_bias", json_false());
+    json_object_set_new(d, "attention_dropout", json_real(0.0));
+    json_object_set_new(d, "bos_token_id", qwen ? json_null() : json_integer(1));
+    json_object_set_new(d, "eos_token_id", qwen ? json_null() : json_integer(2));
+    json_object_set_new(d, "pad_token_id", json_null());
+    json_object_set_new(d, "use_cache", json_true());
+    if (qwen) {
+        json_object_set_new(d, "max_window_layers", json_integer(28));
+    } else {
+        json_object_set_new(d, "mlp_bias", json_false());
+        json_object_set_new(d, "pretraining_tp", json_integer(1));
+    }
+    return d;
+}
+
+static json_t *speculators_config(const accrue_train_options *opt, const json_t *verifier)
+{
+    json_t *architectures = json_object_get(verifier, "architectures");
+
+    return json_pack("{s:s, s:s, s:[{s:f, s:s, s:i, s:i}], s:{s:O, s:s}}", "algorithm", "eagle3",
+                     "default_proposal_method", "greedy", "proposal_methods", "accept_tolerance",
+                     0.0, "proposal_type", "greedy", "speculative_tokens", opt->ttt_steps,
+                     "verifier_accept_k", 1, "verifier", "architectures",
+                     architectures ? architectures : json_null(), "name_or_path", opt->verifier);
+}
+
+/* --draft-config: a decoder's config.json, or a draft's, of which the decoder is taken. */
+static accrue_status given_decoder(json_t **out, const accrue_train_options *opt,
+                                   const json_t *verifier, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    json_t *file = NULL, *decoder = NULL;
+    const json_t *v = acr_verifier_config(verifier);
+    char *path = acr_is_dir(opt->draft_config) ? acr_sprintf("%s/config.json", opt->draft_config)
+                                               : acr_strdup(opt->draft_config);
+    int64_t hidden = 0;
+
+    if (!path)
+        return acr_enomem(err, strlen(opt->draft_config), "a path");
+    ACR_TRY(acr_json_load(&file, path, 16 << 20, err));
+    decoder = json_object_get(file, "transformer_layer_config");
+    decoder = json_deep_copy(json_is_object(decoder) ? decoder : file);
+    hidden = json_integer_value(json_object_get(v, "hidden_size"));
+    if (json_integer_value(json_object_get(decoder, "hidden_size")) != hidden) {
+        st = acr_fail(err, ACCRUE_EMISMATCH, "%s: \"hidden_size\" is %lld, the verifier's is %lld",
+                      path, (long long)json_integer_value(json_object_get(decoder, "hidden_size")),
+                      (long long)hidden);
+        goto cleanup;
+    }
+    json_object_set(decoder, "vocab_size", json_object_get(v, "vocab_size"));
+    *out = decoder;
+    decoder = NULL;
+
+cleanup:
+    json_decref(decoder);
+    json_decref(file);
+    acr_free(path);
+    return st;
+}
+
+static accrue_status check_shape_flags(const accrue_train_options *opt, acr_arch *arch,
+                                       int n_layers, accrue_error *err)
+{
+    const char *name = opt->draft_arch ? opt->draft_arch : arch_names[ACR_ARCH_LLAMA];
+
+    if (strcmp(name, arch_names[0]) != 0 && strcmp(name, arch_names[1]) != 0)
+        return acr_fail(err, ACCRUE_EINVAL, "--draft-arch: \"%s\", llama or qwen3 expected", name);
+    *arch = strcmp(name, arch_names[ACR_ARCH_QWEN3]) == 0 ? ACR_ARCH_QWEN3 : ACR_ARCH_LLAMA;
+    if (n_layers < 1 || n_layers > ACR_MAX_LAYERS)
+        return acr_fail(err, ACCRUE_EINVAL, "--num-layers: %d, 1 to %d expected", n_layers,
+                        ACR_MAX_LAYERS);
+    for (int i = 0; i < opt->n_full_attention_indices; i++)
+        if (opt->full_attention_indices[i] < 0 || opt->full_attention_indices[i] >= n_layers)
+            return acr_fail(err, ACCRUE_EINVAL, "--full-attention-indices: %d, 0 to %d expected",
+                            opt->full_attention_indices[i], n_layers - 1);
+    return ACCRUE_OK;
+}
+
+accrue_status acr_config_create(acr_config *out, const accrue_train_options *opt,
+                                const json_t *verifier, int64_t draft_vocab_size,
+                                accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    int n_layers = opt->num_layers ? opt->num_layers : 1;
+    acr_arch arch = ACR_ARCH_LLAMA;
+    int ids[ACR_MAX_AUX];
+    int n_ids = 0;
+    json_t *decoder = NULL, *layer_ids = NULL, *config = NULL;
+
+    memset(out, 0, sizeof *out);
+    ACR_TRY(check_shape_flags(opt, &arch, n_layers, err));
+    ACR_TRY(acr_target_layer_ids(ids, &n_ids, opt, verifier, err));
+    if (opt->draft_config)
+        ACR_TRY(given_decoder(&decoder, opt, verifier, err));
+    else
+        decoder = mirrored_decoder(opt, acr_verifier_config(verifier), arch, n_layers);
+    layer_ids = json_array();
+    for (int i = 0; i < n_ids; i++)
+        json_array_append_new(layer_ids, json_integer(ids[i]));
+    config = json_pack(
+        "{s:[s], s:{s:s}, s:I, s:s, s:O, s:b, s:b, s:b, s:b, s:b, s:o, s:s, s:s, s:n, s:b, s:O, s:s}",
+        "architectures", "Eagle3DraftModel", "auto_map", "", "config.Eagle3SpeculatorConfig",
+        "draft_vocab_size", (json_int_t)draft_vocab_size, "dtype", "bfloat16",
+        "eagle_aux_hidden_state_layer_ids", layer_ids, "embed_requires_grad",
+        (int)opt->embed_requires_grad, "fc_norm", (int)opt->fc_norm, "norm_before_fc",
+        opt->norm_before_fc < 0 ? 1 : opt->norm_before_fc, "norm_before_residual",
+        (int)opt->norm_before_residual, "norm_output", opt->norm_output < 0 ? 1 : opt->norm_output,
+        "speculators_config", speculators_config(opt, verifier), "speculators_model_type", "eagle3",
+        "speculators_version", "0.9.0", "target_hidden_size", "tie_word_embeddings", 0,
+        "transformer_layer_config", decoder, "transformers_version", "5.19.0");
+    if (!config) {
+        st = acr_enomem(err, 0, "the draft's configuration");
+        goto cleanup;
+    }
+    ACR_TRY(acr_config_read(out, config, opt->draft_config ? opt->draft_config : opt->verifier,
+                            err));
+
+cleanup:
+    json_decref(config);
+    json_decref(layer_ids);
+    json_decref(decoder);
+    return st;
+}
+
+static accrue_status add_term(acr_loss_spec *out, const char *name, double weight,
+                              accrue_error *err)
+{
+    for (int k = 0; k < ACR_LOSS_COUNT; k++)
+        if (strcmp(acr_loss_name((acr_loss_kind)k), name) == 0) {
+            out->kind[out->n_terms] = (acr_loss_kind)k;
+            out->weight[out->n_terms++] = weight;
+            return ACCRUE_OK;
+        }
+    return acr_fail(err, ACCRUE_EINVAL,
+                    "--loss-fn: \"%s\"; kl_div, rkl, jsd, ce, tv, nla or lk_hybrid expected", name);
+}
+
+accrue_status acr_loss_spec_parse(acr_loss_spec *out, const char *text, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    json_t *object = NULL;
+    const char *key = NULL;
+    json_t *value = NULL;
+
+    memset(out, 0, sizeof *out);
+    if (text[strspn(text, " \t\n")] != '{')
+        return add_term(out, text, 1.0, err);
+    ACR_TRY(acr_json_parse(&object, text, strlen(text), "--loss-fn", err));
+    out->mixed = true;
+    json_object_foreach (object, key, value) {
+        if (!json_is_number(value) || json_number_value(value) < 0) {
+            st = acr_fail(err, ACCRUE_EINVAL,
+                          "--loss-fn: weight of \"%s\" is %s, a number of at least 0 expected", key,
+                          json_is_number(value) ? "negative" : type_name(value));
+            goto cleanup;
+        }
+        ACR_TRY(add_term(out, key, json_number_value(value), err));
+    }
+    if (out->n_terms == 0)
+        st = acr_fail(err, ACCRUE_EINVAL, "--loss-fn: {} has no terms, at least 1 expected");
+
+cleanup:
+    json_decref(object);
+    return st;
+}

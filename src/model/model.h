@@ -1,0 +1,164 @@
+/* model.h - draft models: their configuration, parameters, and forward recipes on the tape. */
+#ifndef ACR_MODEL_H
+#define ACR_MODEL_H
+
+#include "data/data.h"
+#include "tape/tape.h"
+
+/* Configuration --------------------------------------------------------------------------- */
+
+enum { ACR_MAX_LAYERS = 64, ACR_MAX_AUX = 16 };
+
+typedef enum acr_arch { ACR_ARCH_LLAMA = 0, ACR_ARCH_QWEN3 = 1 } acr_arch;
+
+typedef struct acr_rope_config {
+    bool llama3; /* otherwise "default" */
+    double theta, factor, low_freq_factor, high_freq_factor, original_max_position;
+} acr_rope_config;
+
+/* An EAGLE-3 draft; the fields that training needs, and the JSON they came from. */
+typedef struct acr_config {
+    acr_arch arch;
+    int64_t hidden_size, intermediate_size, vocab_size, draft_vocab_size;
+    int n_layers, n_heads, n_kv_heads, head_dim;
+    double rms_norm_eps;
+    acr_rope_config rope;
+    bool attention_bias;
+    bool sliding[ACR_MAX_LAYERS];
+    int64_t sliding_window;
+    int n_aux;
+    bool norm_before_residual, norm_before_fc, fc_norm, norm_output, embed_requires_grad;
+    json_t *json; /* the checkpoint's config.json, complete; owned */
+} acr_config;
+
+/* Reads a checkpoint's config.json object (borrowed); what is not supported is refused by name. */
+accrue_status acr_config_read(acr_config *out, const json_t *json, const char *name,
+                              accrue_error *err);
+/* A fresh draft that mirrors the verifier, as the flags say; `name` of the verifier folder. */
+accrue_status acr_config_create(acr_config *out, const accrue_train_options *opt,
+                                const json_t *verifier, int64_t draft_vocab_size,
+                                accrue_error *err);
+/* [2, n/2, n-3], or the ids given, checked against the verifier's number of layers. */
+accrue_status acr_target_layer_ids(int out[ACR_MAX_AUX], int *n, const accrue_train_options *opt,
+                                   const json_t *verifier, accrue_error *err);
+void acr_config_free(acr_config *c);
+/* The decoder's own object of a verifier's config.json: "text_config" where there is one. */
+const json_t *acr_verifier_config(const json_t *json);
+
+/* Losses as --loss-fn gives them: a name, or {"name": weight, ...}. */
+accrue_status acr_loss_spec_parse(acr_loss_spec *out, const char *text, accrue_error *err);
+
+/* Model ----------------------------------------------------------------------------------- */
+
+typedef struct acr_model {
+    acr_config config;
+    accrue_dtype compute;
+    acr_dtype real;
+    acr_param *params;
+    int n_params;
+    acr_group *groups;
+    int n_groups;
+    acr_rope_table rope;
+    acr_vocab vocab;       /* d2t NULL without a reduced vocabulary */
+    acr_weights *verifier; /* files that frozen parameters may point into */
+    acr_weights *source;
+    void **owned; /* blocks behind masters, gradients and copies */
+    int n_owned;
+    /* By role; biases and norms that the variant lacks are NULL. */
+    struct {
+        acr_param *input_norm, *fc, *embed, *norm, *head, *verifier_norm, *verifier_head;
+        acr_param *fc_norm[ACR_MAX_AUX];
+    } top;
+    struct acr_layer {
+        acr_param *hidden_norm, *input_norm, *post_norm, *q_norm, *k_norm;
+        acr_param *q, *k, *v, *o, *q_bias, *k_bias, *v_bias, *o_bias, *gate, *up, *down;
+    } layer[ACR_MAX_LAYERS];
+} acr_model;
+
+/* Takes over config and vocab (both are emptied).  Masters of trainable parameters are allocated,
+ * not set; `positions` bounds position ids. */
+accrue_status acr_model_create(acr_model **out, acr_config *config, acr_vocab *vocab,
+                               accrue_dtype compute, int64_t positions, accrue_error *err);
+void acr_model_free(acr_model *m);
+acr_param *acr_model_find(acr_model *m, const char *name); /* or NULL */
+int64_t acr_model_elements(const acr_model *m, bool trainable_only); /* as the checkpoint counts */
+
+/* Linear weights N(0, 0.02), biases 0, norms 1, keyed by (seed, parameter name, element). */
+accrue_status acr_model_init(acr_model *m, uint64_t seed, accrue_error *err);
+/* Sets the parameters found in `w`, which must hold all trainable ones; frozen ones it lacks are
+ * left.  The model keeps `w` and closes it. */
+accrue_status acr_model_load(acr_model *m, acr_weights *w, const char *name, accrue_error *err);
+/* Embedding, verifier norm and heads from the verifier's folder, where not yet set.  Kept too. */
+accrue_status acr_model_load_verifier(acr_model *m, acr_weights *w, const char *name,
+                                      accrue_error *err);
+/* Sets one parameter from a tensor of its shape, any float type. */
+accrue_status acr_param_set(acr_model *m, acr_param *p, const acr_tensor *t, const char *file,
+                            accrue_error *err);
+/* Brings the bf16 copies up to date with the masters, after a change of the latter. */
+void acr_model_refresh(acr_model *m);
+void acr_model_zero_grad(acr_model *m);
+
+/* EAGLE-3 --------------------------------------------------------------------------------- */
+
+typedef struct acr_eagle3_options {
+    int ttt_steps;
+    double step_decay; /* gamma: step k's loss is multiplied by gamma^k */
+    acr_loss_spec loss;
+    bool across_documents; /* targets shift across document borders, as the peer's do */
+} acr_eagle3_options;
+
+/* Supervised rows of each TTT step, from the masks alone: the denominators. */
+void acr_eagle3_counts(const acr_batch *b, const acr_eagle3_options *o,
+                       int64_t counts[ACCRUE_MAX_TTT_STEPS]);
+
+/* Rows of a micro-batch that each TTT step works on (rows.c says which and why).  "t" is a row of
+ * the micro-batch; lists ascend in t. */
+typedef struct acr_step_rows {
+    int64_t n;             /* rows of this step */
+    int64_t *t;            /* [n] */
+    int64_t *previous;     /* [n] index into the rows of the step before; step 0: into the base */
+    int64_t *embed;        /* [n] index into the embedded rows: token t + k */
+    int64_t *position;     /* [n] position id + k */
+    int64_t *begin, *window_begin, *end; /* [n] base rows seen, without and with sliding window */
+    int64_t *own[ACR_MAX_KV];            /* own[j]: [n] index into the rows of step j, 1 <= j <= k */
+    int64_t n_draft;       /* rows that the draft head reads */
+    int64_t *draft_row, *target; /* [n_draft] index into this step's rows; into the targets */
+    bool *counted;         /* [n_draft] has a loss; otherwise only predicts */
+} acr_step_rows;
+
+typedef struct acr_rows {
+    int n_steps;
+    int64_t n_base; /* rows whose keys and values some query reads */
+    int64_t *base, *base_embed, *base_position, *base_begin, *base_window_begin, *base_end;
+    int64_t n_embed;
+    int64_t *embed_ids; /* [n_embed] token ids */
+    acr_step_rows step[ACCRUE_MAX_TTT_STEPS];
+    int64_t n_targets;
+    int64_t *target; /* [n_targets] rows of the micro-batch's target, ascending */
+} acr_rows;
+
+/* All lists live in the tape's meta arena. */
+accrue_status acr_rows_plan(acr_rows *out, acr_tape *t, const acr_batch *b,
+                            const acr_eagle3_options *o, int64_t sliding_window);
+
+typedef struct acr_eagle3_result {
+    acr_rows rows;
+    double *term_loss[ACCRUE_MAX_TTT_STEPS]; /* [n_draft, n_terms] unscaled */
+    int64_t *argmax[ACCRUE_MAX_TTT_STEPS];   /* [n_draft] */
+    int64_t *target_argmax;                  /* [n_targets] */
+} acr_eagle3_result;
+
+/* Forward over all TTT steps and the loss.  step_scale[k] multiplies the gradient of each counted
+ * row of step k: gamma^k and the denominator are in it.  Follow with acr_tape_backward. */
+accrue_status acr_eagle3_forward(acr_eagle3_result *out, acr_model *m, acr_tape *t,
+                                 const acr_batch *b, const acr_eagle3_options *o,
+                                 const double *step_scale, accrue_error *err);
+
+/* Sums and totals of a micro-batch, from lists on the tape.  step_weight[k] turns the sum of a step's
+ * row losses into its loss (gamma^k / denominator); loss_total is what this micro-batch adds to the
+ * total of every loss. */
+accrue_status acr_eagle3_metrics(accrue_metrics *out, const acr_eagle3_result *r, acr_tape *t,
+                                 const acr_batch *b, const acr_eagle3_options *o,
+                                 const double *step_weight, double loss_total, accrue_error *err);
+
+#endif
