@@ -235,6 +235,7 @@ typedef struct accrue_train_options {
     int64_t epochs, max_steps; /* max_steps 0: no limit */
     double checkpoint_freq;
     bool save_best;
+    int64_t log_freq; /* optimizer steps between two records of the caller's log; default 1 */
     bool no_resume; /* --no-resume-from-checkpoint: write over the checkpoints in save_path */
     const char *save_path;
     const char *batch_plan, *dump_batch_plan; /* files; NULL: none */
@@ -298,7 +299,7 @@ typedef struct accrue_event {
     double grad_norm;          /* before clipping */
     double seconds;            /* since the run started */
     double data_seconds, forward_backward_seconds, optimizer_seconds; /* of this window */
-    int64_t skipped_nonfinite, empty_windows; /* so far */
+    int64_t skipped_nonfinite, empty_windows, skipped_rows; /* so far */
     accrue_metrics metrics;
     const char *message;
 } accrue_event;

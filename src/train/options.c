@@ -25,6 +25,7 @@ void accrue_train_options_init(accrue_train_options *opt, size_t struct_size)
         .accumulation_tail = ACCRUE_TAIL_DROP,
         .epochs = 20,
         .checkpoint_freq = 1.0,
+        .log_freq = 1,
         .save_path = "./output/checkpoints",
         .on_nonfinite = ACCRUE_POLICY_RAISE,
     };
@@ -89,6 +90,7 @@ accrue_status acr_train_options_check(const accrue_train_options *opt, accrue_er
                      err));
     ACR_TRY(at_least("--total-seq-len", opt->total_seq_len, 2, err));
     ACR_TRY(at_least("--ttt-steps", opt->ttt_steps, 1, err));
+    ACR_TRY(at_least("--log-freq", opt->log_freq, 1, err));
     ACR_TRY(at_least("--epochs", opt->epochs, 1, err));
     ACR_TRY(at_least("--sliding-window", opt->sliding_window, 1, err));
     ACR_TRY(at_least("--draft-vocab-size", opt->draft_vocab_size, 0, err));

@@ -93,6 +93,7 @@ accrue_status acr_emit(accrue_run *run, accrue_event_kind kind, const accrue_met
     e.optimizer_seconds = run->optimizer_seconds;
     e.skipped_nonfinite = run->skipped_nonfinite;
     e.empty_windows = run->window ? accrue_window_empty(run->window) : 0;
+    e.skipped_rows = run->plan.missing_rows;
     if (metrics)
         e.metrics = *metrics;
     if (run->cb(&e, run->payload))
