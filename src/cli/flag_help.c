@@ -46,8 +46,8 @@ static void describe_default(char *s, size_t bytes, const flag *f, const cli_opt
 static bool has_negation(const flag *f)
 {
     return (f->kind == FLAG_BOOL || f->kind == FLAG_TRISTATE) && f->role == ROLE_USED &&
-           strcmp(f->name, "help") != 0 && strcmp(f->name, "json") != 0 &&
-           strcmp(f->name, "dry-run") != 0;
+           strncmp(f->name, "no-", 3) != 0 && strcmp(f->name, "help") != 0 &&
+           strcmp(f->name, "json") != 0 && strcmp(f->name, "dry-run") != 0;
 }
 
 static void defaults_of(cli_options *o, unsigned command)
