@@ -7,11 +7,10 @@ typedef struct shape {
     int64_t m, n, k, pad;
 } shape;
 
-static const shape shapes[] = {{1, 1, 1, 0},      {1, 16, 16, 0},    {2, 7, 5, 3},
-                               {31, 33, 17, 1},   {32, 64, 128, 0},  {33, 128, 16, 4},
-                               {65, 40, 600, 0},  {100, 48, 64, 16}, {129, 257, 70, 5},
-                               {16, 16, 1000, 0}, {300, 65, 31, 0},  {700, 96, 130, 2},
-                               {1, 300, 200, 0},  {140, 1, 90, 0},   {24, 24, 1, 0}};
+static const shape shapes[] = {
+    {1, 1, 1, 0},     {1, 16, 16, 0},    {2, 7, 5, 3},      {31, 33, 17, 1},   {32, 64, 128, 0},
+    {33, 128, 16, 4}, {65, 40, 600, 0},  {100, 48, 64, 16}, {129, 257, 70, 5}, {16, 16, 1000, 0},
+    {300, 65, 31, 0}, {700, 96, 130, 2}, {1, 300, 200, 0},  {140, 1, 90, 0},   {24, 24, 1, 0}};
 
 typedef struct operands {
     acr_gemm_layout layout;
@@ -19,7 +18,7 @@ typedef struct operands {
     bool accumulate;
     shape s;
     int64_t lda, ldb, ldc, rows_a, rows_b;
-    void *a, *b, *c;      /* as the kernel takes them */
+    void *a, *b, *c; /* as the kernel takes them */
     double *expected;
 } operands;
 
@@ -120,8 +119,7 @@ static void test_products(void **state)
                 acr_gemm_args args = args_of(&o);
                 run(g, &args, mode);
                 check_close(backend_of(mode), o.c, o.expected, o.s.m * o.ldc,
-                            mode == F64 ? 1e-13 * sqrt((double)o.s.k)
-                                        : 2e-6 * sqrt((double)o.s.k));
+                            mode == F64 ? 1e-13 * sqrt((double)o.s.k) : 2e-6 * sqrt((double)o.s.k));
                 free_operands(&o);
             }
 }
@@ -145,8 +143,8 @@ static void test_empty(void **state)
 /* 1, 2, 3 and 4 threads give the same bits. */
 static void test_threads(void **state)
 {
-    static const shape big[] = {{300, 96, 130, 0}, {64, 64, 2000, 0}, {16, 16, 3000, 0},
-                                {512, 576, 64, 0}, {33, 700, 600, 0}, {1, 900, 400, 0},
+    static const shape big[] = {{300, 96, 130, 0},  {64, 64, 2000, 0}, {16, 16, 3000, 0},
+                                {512, 576, 64, 0},  {33, 700, 600, 0}, {1, 900, 400, 0},
                                 {576, 192, 1100, 0}};
     acr_gemm *g = *state;
 
@@ -168,8 +166,8 @@ static void test_threads(void **state)
                     run(g, &args, mode);
                     if (memcmp(one, o.c, bytes) != 0)
                         fail_msg("mode %d, layout %d, m %lld, n %lld, k %lld: %d threads differ",
-                                 mode, layout, (long long)o.s.m, (long long)o.s.n,
-                                 (long long)o.s.k, threads);
+                                 mode, layout, (long long)o.s.m, (long long)o.s.n, (long long)o.s.k,
+                                 threads);
                 }
                 accrue_set_threads(2);
                 free(before);
@@ -222,8 +220,8 @@ static void test_no_allocation(void **state)
         for (int layout = 0; layout < 3; layout++)
             for (int accumulate = 0; accumulate < 2; accumulate++) {
                 acr_gemm *g = NULL;
-                shape s = {layout == ACR_GEMM_TN ? 48 : 600, 80,
-                           layout == ACR_GEMM_TN ? 600 : 48, 0};
+                shape s = {layout == ACR_GEMM_TN ? 48 : 600, 80, layout == ACR_GEMM_TN ? 600 : 48,
+                           0};
                 operands o = make_operands((acr_gemm_layout)layout, mode, accumulate, s);
                 acr_gemm_args args = args_of(&o);
                 uint64_t made = 0;

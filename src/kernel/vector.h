@@ -127,7 +127,7 @@ INLINE real v_largest(vec v)
     return m;
 }
 
-/* exp(x), within 1 ulp; 0 below the smallest subnormal, infinity above the largest number, NaN for
+/* exp(x), within 1.1 ulp; 0 below the smallest subnormal, infinity above the largest number, NaN for
  * NaN.  x = n ln2 + r with |r| <= ln2 / 2; exp(r) = 1 + r + r^2 (1/2 + r/6 + ...), Taylor's series
  * as far as its remainder counts; 2^n in two factors, so that subnormals round once. */
 INLINE vec v_exp(vec x)
