@@ -264,10 +264,11 @@ typedef struct muon_pass {
 } muon_pass;
 
 enum {
-    CHUNK = 512,    /* elements converted at a time, on the stack */
-    ROW_GROUP = 16, /* rows of a transpose or mirror done together: a cache line of f32 */
-    PANELS = 4,     /* of a symmetric product */
-    MIN_PANEL = 128 /* rows; below, a product's fixed cost is more than it saves */
+    CHUNK = 512,     /* elements converted at a time, on the stack */
+    ROW_GROUP = 16,  /* rows of a transpose or mirror done together: a cache line of f32 */
+    PANELS = 4,      /* of a symmetric product */
+    MIN_PANEL = 128, /* rows; below, a product's fixed cost is more than it saves */
+    PANEL_UNIT = 64  /* rows; products with other row counts run at half speed */
 };
 
 /* Momentum, and u into `product` in the parameter's layout, with its sum of squares. */
@@ -406,7 +407,7 @@ static void symmetric_product(muon_pass *a, int64_t m, int64_t k, void *x, void 
 {
     int64_t panel = (m + PANELS - 1) / PANELS;
 
-    panel = panel < MIN_PANEL ? MIN_PANEL : (panel + ROW_GROUP - 1) / ROW_GROUP * ROW_GROUP;
+    panel = panel < MIN_PANEL ? MIN_PANEL : (panel + PANEL_UNIT - 1) / PANEL_UNIT * PANEL_UNIT;
     for (int64_t begin = 0; begin < m; begin += panel) {
         acr_gemm_args args = {.layout = ACR_GEMM_NT,
                               .bf16 = a->bf16,
