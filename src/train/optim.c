@@ -14,6 +14,8 @@ typedef struct adamw_args {
     double step_size;  /* lr / (1 - beta1^step) */
 } adamw_args;
 
+enum { LANES = 32 }; /* of a sum of squares; hides the latency of an addition */
+
 /* Round to nearest even on the upper 16 bits; finite input. */
 static inline float round_bf16(float x)
 {
@@ -268,7 +270,7 @@ enum {
     ROW_GROUP = 16,  /* rows of a transpose or mirror done together: a cache line of f32 */
     PANELS = 4,      /* of a symmetric product */
     MIN_PANEL = 128, /* rows; below, a product's fixed cost is more than it saves */
-    PANEL_UNIT = 64  /* rows; products with other row counts run at half speed */
+    PANEL_UNIT = 64  /* rows; a multiple of the tiles that products are cut into */
 };
 
 /* Momentum, and u into `product` in the parameter's layout, with its sum of squares. */
