@@ -66,7 +66,7 @@ typedef struct muon_scratch {
 
 struct acr_optim {
     const accrue_window_options *opt;
-    const acr_param *params;
+    const acr_window_param *params;
     int n_params;
     acr_block *blocks;
     int64_t n_blocks, elements;
@@ -96,7 +96,7 @@ static const void *at_const(const void *array, acr_dtype t, int64_t i)
 }
 
 /* The width of the Newton-Schulz products for a parameter; bf16 values live in f32 arrays. */
-static acr_dtype products_of(const acr_optim *o, const acr_param *p)
+static acr_dtype products_of(const acr_optim *o, const acr_window_param *p)
 {
     return o->opt->muon_ns_dtype ? acr_real_of(o->opt->muon_ns_dtype) : p->dtype;
 }
@@ -129,7 +129,7 @@ static void accumulate_task(int64_t i, void *ctx)
 {
     const pass *a = ctx;
     const acr_block *b = &a->optim->blocks[i];
-    const acr_param *p = b->param;
+    const acr_window_param *p = b->param;
     void *sum = at(p->accumulator, p->dtype, b->begin);
     const void *grad = at_const(p->grad, p->dtype, b->begin);
 
@@ -149,7 +149,7 @@ void acr_optim_accumulate(acr_optim *optim, double divisor, bool first)
 static void zero_task(int64_t i, void *ctx)
 {
     const acr_block *b = &((pass *)ctx)->optim->blocks[i];
-    const acr_param *p = b->param;
+    const acr_window_param *p = b->param;
 
     memset(at(p->accumulator, p->dtype, b->begin), 0, (size_t)b->count * acr_dtype_bytes(p->dtype));
 }
@@ -165,7 +165,7 @@ static void find_task(int64_t i, void *ctx)
 {
     const pass *a = ctx;
     acr_block *b = &a->optim->blocks[i];
-    const acr_param *p = b->param;
+    const acr_window_param *p = b->param;
     const void *data = a->accumulators ? p->accumulator : p->grad;
     int64_t bad = acr_find_nonfinite(p->dtype, at_const(data, p->dtype, b->begin), b->count);
 
@@ -186,7 +186,7 @@ const acr_block *acr_optim_find_nonfinite(acr_optim *optim, bool accumulators)
 static void squares_task(int64_t i, void *ctx)
 {
     acr_block *b = &((pass *)ctx)->optim->blocks[i];
-    const acr_param *p = b->param;
+    const acr_window_param *p = b->param;
     const void *sum = at_const(p->accumulator, p->dtype, b->begin);
 
     b->sum =
@@ -215,7 +215,7 @@ static void adamw_task(int64_t i, void *ctx)
 {
     const adamw_pass *a = ctx;
     const acr_block *b = &a->optim->blocks[i];
-    const acr_param *p = b->param;
+    const acr_window_param *p = b->param;
     const void *sum = at_const(p->accumulator, p->dtype, b->begin);
     void *param = at(p->param, p->dtype, b->begin);
 
@@ -250,7 +250,7 @@ static void adamw_step(acr_optim *o, const acr_optim_args *args)
 /* One matrix's update; `rows` and `cols` are the iterate's, rows <= cols. */
 typedef struct muon_pass {
     acr_optim *optim;
-    const acr_param *param;
+    const acr_window_param *param;
     acr_block *blocks; /* the parameter's */
     int64_t n_blocks;
     acr_dtype type; /* of the arrays that the products run on: F32 or F64 */
@@ -278,7 +278,7 @@ static void momentum_task(int64_t i, void *ctx)
 {
     const muon_pass *a = ctx;
     acr_block *b = &a->blocks[i];
-    const acr_param *p = a->param;
+    const acr_window_param *p = a->param;
     double u[CHUNK];
     const double factor = a->args->factor, momentum = a->optim->opt->muon_momentum;
 
@@ -307,7 +307,7 @@ static void apply_task(int64_t i, void *ctx)
 {
     const muon_pass *a = ctx;
     const acr_block *b = &a->blocks[i];
-    const acr_param *p = a->param;
+    const acr_window_param *p = a->param;
     double converted[CHUNK];
 
     for (int64_t done = 0; done < b->count; done += CHUNK) {
@@ -467,7 +467,7 @@ static void newton_schulz(muon_pass *p)
 
 static void muon_update(muon_pass *a)
 {
-    const acr_param *p = a->param;
+    const acr_window_param *p = a->param;
     const accrue_window_options *opt = a->optim->opt;
     muon_scratch *s = &a->optim->muon;
     double sum = 0.0, norm = 0.0, ratio = 0.0;
@@ -505,7 +505,7 @@ static void muon_update(muon_pass *a)
     spread(p->rows * p->cols, a->n_blocks, apply_task, a);
 }
 
-static muon_pass pass_over(acr_optim *o, const acr_param *p)
+static muon_pass pass_over(acr_optim *o, const acr_window_param *p)
 {
     return (muon_pass){
         .optim = o,
@@ -520,7 +520,7 @@ static muon_pass pass_over(acr_optim *o, const acr_param *p)
 static void muon_step(acr_optim *o, const acr_optim_args *args)
 {
     for (int64_t i = 0, n = 0; i < o->n_blocks; i += n) {
-        const acr_param *p = o->blocks[i].param;
+        const acr_window_param *p = o->blocks[i].param;
         for (n = 1; i + n < o->n_blocks && o->blocks[i + n].param == p; n++)
             ;
         if (p->muon) {
@@ -553,7 +553,7 @@ static accrue_status scratch_create(acr_optim *o, accrue_error *err)
     size_t whole = 0, square = 0;
 
     for (int i = 0; i < o->n_params; i++) {
-        const acr_param *p = &o->params[i];
+        const acr_window_param *p = &o->params[i];
         size_t size = acr_dtype_bytes(products_of(o, p));
         int64_t side = p->rows < p->cols ? p->rows : p->cols;
         if (!p->muon)
@@ -581,7 +581,7 @@ cleanup:
 }
 
 accrue_status acr_optim_create(acr_optim **out, const accrue_window_options *opt,
-                               const acr_param *params, int n_params, acr_block *blocks,
+                               const acr_window_param *params, int n_params, acr_block *blocks,
                                int64_t n_blocks, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;

@@ -60,7 +60,7 @@ acr_optimizer_state acr_window_state(const accrue_window *window, int i);
 
 /* optim.c ---------------------------------------------------------------------------------- */
 
-typedef struct acr_param {
+typedef struct acr_window_param {
     char *name;
     acr_dtype dtype; /* F32 or F64: of param, grad, accumulator and moments */
     bool muon;       /* else AdamW */
@@ -70,14 +70,14 @@ typedef struct acr_param {
     const void *grad; /* NULL where the caller's kernels add to the accumulator */
     void *accumulator;
     void *moment[2]; /* AdamW: first and second; Muon: momentum, NULL */
-} acr_param;
+} acr_window_param;
 
 /* All parameters cut into blocks.  The cut depends on their sizes alone, which fixes the order of
  * every sum whatever the number of threads. */
 enum { ACR_BLOCK = 16384 }; /* elements; several arrays of a block fit a second-level cache */
 
 typedef struct acr_block {
-    const acr_param *param;
+    const acr_window_param *param;
     int64_t begin, count;
     double sum;  /* of squares */
     int64_t bad; /* first element that is not finite, -1 */
@@ -91,7 +91,7 @@ typedef struct acr_optim acr_optim; /* scratch */
 
 /* Scratch for the parameters given; blocks and parameters are borrowed. */
 accrue_status acr_optim_create(acr_optim **out, const accrue_window_options *opt,
-                               const acr_param *params, int n_params, acr_block *blocks,
+                               const acr_window_param *params, int n_params, acr_block *blocks,
                                int64_t n_blocks, accrue_error *err);
 void acr_optim_free(acr_optim *optim);
 

@@ -12,7 +12,7 @@
 
 struct accrue_window {
     accrue_window_options opt;
-    acr_param *params;
+    acr_window_param *params;
     int n_params, capacity;
     bool planned; /* parameters come from acr_window_add_accumulated */
 
@@ -175,7 +175,7 @@ cleanup:
     return st;
 }
 
-static void param_free(acr_param *p)
+static void param_free(acr_window_param *p)
 {
     acr_free(p->name);
     if (p->owns_accumulator)
@@ -221,7 +221,7 @@ static accrue_status check_param(const accrue_window *w, const char *name, const
 static accrue_status grow(accrue_window *w, accrue_error *err)
 {
     int capacity = w->capacity ? 2 * w->capacity : 16;
-    acr_param *bigger = NULL;
+    acr_window_param *bigger = NULL;
 
     if (w->n_params < w->capacity)
         return ACCRUE_OK;
@@ -234,7 +234,7 @@ static accrue_status grow(accrue_window *w, accrue_error *err)
 }
 
 /* Takes `p` over with its borrowed arrays set; makes the rest. */
-static accrue_status add(accrue_window *w, acr_param p, const char *name, accrue_error *err)
+static accrue_status add(accrue_window *w, acr_window_param p, const char *name, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     size_t size = acr_dtype_bytes(p.dtype);
@@ -273,7 +273,7 @@ accrue_status accrue_window_add_param(accrue_window *w, const char *name, accrue
                                       void *param, const void *grad, int64_t rows, int64_t cols,
                                       accrue_error *err)
 {
-    acr_param p = {.rows = rows, .cols = cols, .param = param, .grad = grad};
+    acr_window_param p = {.rows = rows, .cols = cols, .param = param, .grad = grad};
 
     if (w->planned)
         return refuse_mixture(name, err);
@@ -292,7 +292,7 @@ accrue_status acr_window_add_accumulated(accrue_window *w, const char *name, acr
                                          void *param, void *accumulator, int64_t rows, int64_t cols,
                                          accrue_error *err)
 {
-    acr_param p = {
+    acr_window_param p = {
         .dtype = dtype, .rows = rows, .cols = cols, .param = param, .accumulator = accumulator};
     accrue_status st = ACCRUE_OK;
 
@@ -371,7 +371,7 @@ static accrue_status check_loss(const accrue_window *w, double loss, accrue_erro
 static accrue_status fail_nonfinite(const acr_block *b, const void *array, const char *what,
                                     int64_t micro_batch, accrue_error *err)
 {
-    const acr_param *p = b->param;
+    const acr_window_param *p = b->param;
     double value = p->dtype == ACR_DTYPE_F64 ? ((const double *)array)[b->bad]
                                              : (double)((const float *)array)[b->bad];
 
@@ -447,7 +447,7 @@ static void zero_accumulators(accrue_window *w)
         return;
     }
     for (int i = 0; i < w->n_params; i++) {
-        const acr_param *p = &w->params[i];
+        const acr_window_param *p = &w->params[i];
         memset(p->accumulator, 0, (size_t)(p->rows * p->cols) * acr_dtype_bytes(p->dtype));
     }
 }
@@ -621,7 +621,7 @@ int acr_window_n_states(const accrue_window *w)
 
 acr_optimizer_state acr_window_state(const accrue_window *w, int i)
 {
-    const acr_param *p = w->params;
+    const acr_window_param *p = w->params;
 
     for (; i >= (p->muon ? 1 : 2); p++)
         i -= p->muon ? 1 : 2;
