@@ -48,7 +48,7 @@ typedef real vec_unaligned
 
 INLINE vec v_set(real x)
 {
-    return (vec){0} + x;
+    return x - (vec){0}; /* not 0 + x, which would turn -0 into 0 */
 }
 
 /* a * b + c, fused where the machine can. */
