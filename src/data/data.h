@@ -94,7 +94,11 @@ typedef struct acr_epoch {
 
 /* Shuffles rows [first, last) by (seed, epoch) and packs them, whole samples, into micro-batches of
  * at most total_seq_len tokens (a longer sample counts as total_seq_len and is cut).  Depends on
- * nothing else.  lengths[i] belongs to row first + i. */
+ * nothing else.  lengths[i] belongs to row first + i.
+ *
+ * Rows are sorted on a random key of (seed, epoch, row).  In that order each goes to the fullest of
+ * at most 64 open micro-batches that has room for it, else to a new one; micro-batches stand in
+ * the order in which they were begun (pack.c). */
 accrue_status acr_epoch_pack(acr_epoch *out, const int64_t *lengths, int64_t first, int64_t last,
                              int64_t total_seq_len, uint64_t seed, int64_t epoch,
                              accrue_error *err);
@@ -182,7 +186,9 @@ accrue_status acr_loader_create(acr_loader **out, acr_dataset *d, const acr_load
 /* Serves micro-batches [from, to) of `e`; `e` is borrowed until the next start or free. */
 accrue_status acr_loader_start(acr_loader *l, const acr_epoch *e, int64_t from, int64_t to,
                                accrue_error *err);
-/* The next micro-batch; valid until the next call.  Failures of the thread surface here. */
+/* The next micro-batch; valid until the next call.  Failures of the thread surface here, in the
+ * place of the micro-batch that they hit, and end the run until the next start.  ESTATE when all of
+ * them were served. */
 accrue_status acr_loader_next(const acr_batch **out, acr_loader *l, accrue_error *err);
 int64_t acr_loader_skipped(const acr_loader *l); /* samples left out so far */
 void acr_loader_free(acr_loader *l);

@@ -40,7 +40,7 @@ typedef struct acr_arrow {
     int64_t n_owned, max_owned;
 } acr_arrow;
 
-/* Appends the record batches of an IPC stream; `data` (ACR_ALIGN-aligned) and `name` are
+/* Appends the record batches of an IPC stream; `data` (8-byte aligned) and `name` are
  * borrowed until the table is freed. */
 accrue_status acr_arrow_append(acr_arrow *table, const uint8_t *data, size_t bytes,
                                const char *name, accrue_error *err);

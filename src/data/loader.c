@@ -1,0 +1,277 @@
+/* loader.c - micro-batches read one ahead, in a thread of their own.
+ *
+ * Two slots: the owner works with one while the thread fills the other.  A slot belongs to the
+ * thread while `full` is false and to the owner while it is true; `lock` guards that and the job.
+ * Everything that a micro-batch needs is allocated when the loader is created or started. */
+#include "data/readers.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+
+enum { SLOTS = 2 };
+
+typedef struct slot {
+    acr_batch batch;
+    accrue_status status;
+    accrue_error error;
+    bool full;
+} slot;
+
+struct acr_loader {
+    acr_dataset *data;
+    acr_loader_options opt;
+    char *states_dir;
+    acr_states states; /* the thread's; its memory is used again for every sample */
+    slot slots[SLOTS];
+
+    pthread_t thread;
+    bool has_thread, has_lock;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool quit, running; /* running: the thread is at work on a job */
+    bool cancel;
+    const acr_epoch *epoch; /* the job: micro-batches [next, to) */
+    int64_t next, to;
+    int64_t skipped;
+
+    int64_t served, end; /* the owner's: slots handed out so far, and how many there will be */
+    bool holds;          /* the owner has a slot */
+    bool failed;
+    accrue_error failure;
+};
+
+static accrue_status load_sample(acr_loader *l, acr_batch *b, int64_t row, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    acr_row r = {0};
+    acr_document doc = {0};
+
+    ACR_TRY(acr_dataset_check_ids(l->data, row, l->opt.shape.vocab_size, err));
+    ACR_TRY(acr_dataset_row(&r, l->data, row, err));
+    ACR_TRY(acr_states_reopen(&l->states, l->states_dir, row, &r, &l->opt.shape, err));
+    doc = (acr_document){.sample = row,
+                         .tokens = r.tokens,
+                         .input_ids = r.input_ids,
+                         .loss_mask = r.loss_mask,
+                         .dtype = l->states.hidden->dtype,
+                         .states = l->states.hidden->data};
+    ACR_TRY(acr_batch_append(b, &l->opt.shape, &doc, err));
+
+cleanup:
+    acr_safetensors_unmap(l->states.file);
+    return st;
+}
+
+/* Fills a slot with a micro-batch; *skipped counts the samples left out. */
+static accrue_status load(acr_loader *l, acr_batch *b, const acr_epoch *e, int64_t index,
+                          int64_t *skipped, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    *skipped = 0;
+    acr_batch_begin(b, &l->opt.shape);
+    for (int64_t i = e->begin[index]; i < e->begin[index + 1]; i++) {
+        if (l->opt.skip_missing && !acr_states_exist(l->states_dir, e->rows[i]))
+            ++*skipped;
+        else
+            ACR_TRY(load_sample(l, b, e->rows[i], err));
+    }
+
+cleanup:
+    return st;
+}
+
+/* With the lock held: waits for an empty slot and fills it.  False at the end of the job. */
+static bool fill_next(acr_loader *l, int64_t *filled)
+{
+    slot *s = &l->slots[*filled % SLOTS];
+    const acr_epoch *epoch = l->epoch;
+    const int64_t index = l->next;
+    int64_t skipped = 0;
+
+    while (s->full && !l->cancel && !l->quit)
+        pthread_cond_wait(&l->changed, &l->lock);
+    if (l->cancel || l->quit || index >= l->to)
+        return false;
+    l->next++;
+    pthread_mutex_unlock(&l->lock);
+    s->status = load(l, &s->batch, epoch, index, &skipped, &s->error);
+    pthread_mutex_lock(&l->lock);
+    l->skipped += skipped;
+    s->full = true;
+    ++*filled;
+    pthread_cond_broadcast(&l->changed);
+    return s->status == ACCRUE_OK;
+}
+
+static void *run(void *arg)
+{
+    acr_loader *l = arg;
+
+    pthread_mutex_lock(&l->lock);
+    while (!l->quit) {
+        int64_t filled = 0;
+        if (!l->running) {
+            pthread_cond_wait(&l->changed, &l->lock);
+            continue;
+        }
+        while (fill_next(l, &filled))
+            ;
+        l->running = false;
+        pthread_cond_broadcast(&l->changed);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+/* The process's signals are for its own threads: this one takes none. */
+static accrue_status start_thread(acr_loader *l, accrue_error *err)
+{
+    sigset_t all;
+    sigset_t before;
+    int code = 0;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    code = pthread_create(&l->thread, NULL, run, l);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (code)
+        return acr_fail_errno(err, code, "cannot start a thread for", l->states_dir);
+    l->has_thread = true;
+    return ACCRUE_OK;
+}
+
+accrue_status acr_loader_create(acr_loader **out, acr_dataset *d, const acr_loader_options *opt,
+                                accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    acr_loader *l = acr_calloc(1, sizeof *l);
+
+    *out = NULL;
+    if (!l || !(l->states_dir = acr_strdup(opt->states_dir))) {
+        st = acr_enomem(err, sizeof *l, "the loader");
+        goto cleanup;
+    }
+    l->data = d;
+    l->opt = *opt;
+    for (int i = 0; i < SLOTS; i++)
+        ACR_TRY(acr_batch_alloc(&l->slots[i].batch, &opt->shape, 16, err));
+    if (pthread_mutex_init(&l->lock, NULL) != 0 || pthread_cond_init(&l->changed, NULL) != 0) {
+        st = acr_enomem(err, sizeof *l, "the loader's lock");
+        goto cleanup;
+    }
+    l->has_lock = true;
+    ACR_TRY(start_thread(l, err));
+    *out = l;
+    l = NULL;
+
+cleanup:
+    acr_loader_free(l);
+    return st;
+}
+
+void acr_loader_free(acr_loader *l)
+{
+    if (!l)
+        return;
+    if (l->has_thread) {
+        pthread_mutex_lock(&l->lock);
+        l->quit = true;
+        pthread_cond_broadcast(&l->changed);
+        pthread_mutex_unlock(&l->lock);
+        pthread_join(l->thread, NULL);
+    }
+    if (l->has_lock) {
+        pthread_cond_destroy(&l->changed);
+        pthread_mutex_destroy(&l->lock);
+    }
+    for (int i = 0; i < SLOTS; i++)
+        acr_batch_free(&l->slots[i].batch);
+    acr_states_close(&l->states);
+    acr_free(l->states_dir);
+    acr_free(l);
+}
+
+/* Stops the thread's job; afterwards the slots are the owner's. */
+static void stop(acr_loader *l)
+{
+    l->cancel = true;
+    pthread_cond_broadcast(&l->changed);
+    while (l->running)
+        pthread_cond_wait(&l->changed, &l->lock);
+    l->cancel = false;
+}
+
+accrue_status acr_loader_start(acr_loader *l, const acr_epoch *e, int64_t from, int64_t to,
+                               accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    int64_t most = 0;
+
+    if (from < 0 || to < from || to > e->n)
+        return acr_fail(err, ACCRUE_EINVAL, "micro-batches %lld to %lld of an epoch of %lld",
+                        (long long)from, (long long)to, (long long)e->n);
+    for (int64_t i = from; i < to; i++)
+        if (e->begin[i + 1] - e->begin[i] > most)
+            most = e->begin[i + 1] - e->begin[i];
+    pthread_mutex_lock(&l->lock);
+    stop(l);
+    l->served = l->end = 0;
+    l->holds = l->failed = false;
+    for (int i = 0; i < SLOTS; i++) {
+        l->slots[i].full = false;
+        ACR_TRY(acr_batch_reserve_docs(&l->slots[i].batch, most, err));
+    }
+    l->epoch = e;
+    l->next = from;
+    l->to = to;
+    l->end = to - from;
+    l->running = true;
+    pthread_cond_broadcast(&l->changed);
+
+cleanup:
+    pthread_mutex_unlock(&l->lock);
+    return st;
+}
+
+accrue_status acr_loader_next(const acr_batch **out, acr_loader *l, accrue_error *err)
+{
+    slot *s = NULL;
+
+    *out = NULL;
+    if (l->failed)
+        return acr_fail(err, l->failure.status, "%s", l->failure.message);
+    if (l->served == l->end)
+        return acr_fail(err, ACCRUE_ESTATE, "the loader has served its %lld micro-batches",
+                        (long long)l->end);
+    pthread_mutex_lock(&l->lock);
+    if (l->holds) {
+        l->slots[(l->served - 1) % SLOTS].full = false;
+        pthread_cond_broadcast(&l->changed);
+    }
+    s = &l->slots[l->served % SLOTS];
+    while (!s->full)
+        pthread_cond_wait(&l->changed, &l->lock);
+    pthread_mutex_unlock(&l->lock);
+    l->served++;
+    l->holds = true;
+    if (s->status) {
+        l->failed = true;
+        l->failure = s->error;
+        return acr_fail(err, s->status, "%s", s->error.message);
+    }
+    *out = &s->batch;
+    return ACCRUE_OK;
+}
+
+int64_t acr_loader_skipped(const acr_loader *l)
+{
+    acr_loader *m = (acr_loader *)(uintptr_t)l;
+    int64_t n = 0;
+
+    pthread_mutex_lock(&m->lock);
+    n = l->skipped;
+    pthread_mutex_unlock(&m->lock);
+    return n;
+}
