@@ -311,6 +311,43 @@ static void attention_backward(acr_tape *t, acr_record *r)
 
 static const acr_op op_attention = {"attention", attention_forward, attention_backward};
 
+static bool row_in(acr_tape *t, const char *what, int64_t row, int64_t low, int64_t high)
+{
+    if (row >= low && row <= high)
+        return true;
+    acr_tape_fail(t, ACCRUE_EMISMATCH, "attention: %s is %lld, %lld to %lld expected", what,
+                  (long long)row, (long long)low, (long long)high);
+    return false;
+}
+
+static bool attention_fits(acr_tape *t, const acr_attention *a, const acr_value *q,
+                           acr_value *const *k, acr_value *const *v)
+{
+    const int64_t width = (int64_t)a->n_kv_heads * a->head_dim;
+
+    if (!row_in(t, "head_dim", a->head_dim, 1, ACR_MAX_HEAD_DIM) ||
+        !row_in(t, "the query's rows", q->rows, a->n_queries, a->n_queries) ||
+        !row_in(t, "the query's width", q->cols, (int64_t)a->n_heads * a->head_dim,
+                (int64_t)a->n_heads * a->head_dim) ||
+        !row_in(t, "query heads beyond whole groups", a->n_heads % a->n_kv_heads, 0, 0) ||
+        !row_in(t, "the base's rows", k[0]->rows, a->n_base, a->n_base))
+        return false;
+    for (int s = 0; s <= a->n_extra; s++)
+        if (!row_in(t, "the keys' width", k[s]->cols, width, width) ||
+            !row_in(t, "the values' width", v[s]->cols, width, width) ||
+            !row_in(t, "the values' rows", v[s]->rows, k[s]->rows, k[s]->rows))
+            return false;
+    for (int64_t i = 0; i < a->n_queries; i++) {
+        if (!row_in(t, "the end of a query's range", a->end[i], 0, a->n_base) ||
+            !row_in(t, "the begin of a query's range", a->begin[i], 0, a->end[i]))
+            return false;
+        for (int s = 0; s < a->n_extra; s++)
+            if (!row_in(t, "a query's extra row", a->extra_row[s][i], 0, k[1 + s]->rows - 1))
+                return false;
+    }
+    return true;
+}
+
 acr_value *acr_attend(acr_tape *t, const acr_attention *a, acr_value *q, acr_value *const *k,
                       acr_value *const *v)
 {
@@ -319,19 +356,16 @@ acr_value *acr_attend(acr_tape *t, const acr_attention *a, acr_value *q, acr_val
     acr_value *y = NULL;
     bool needs_grad = false;
 
+    if (a->n_extra < 0 || a->n_extra >= ACR_MAX_KV)
+        return shape_error(t, "attention", "number of extra segments", a->n_extra, ACR_MAX_KV - 1);
     for (int s = 0; s <= a->n_extra; s++) {
         in[1 + 2 * s] = k[s];
         in[2 + 2 * s] = v[s];
     }
     if (failed(t, 3 + 2 * a->n_extra, in))
         return NULL;
-    if (q->cols != (int64_t)a->n_heads * a->head_dim)
-        return shape_error(t, "attention", "query width", q->cols,
-                           (int64_t)a->n_heads * a->head_dim);
-    for (int s = 0; s <= a->n_extra; s++)
-        if (k[s]->cols != (int64_t)a->n_kv_heads * a->head_dim || v[s]->cols != k[s]->cols)
-            return shape_error(t, "attention", "key/value width", k[s]->cols,
-                               (int64_t)a->n_kv_heads * a->head_dim);
+    if (!attention_fits(t, a, q, k, v))
+        return NULL;
     for (int i = 0; i < 3 + 2 * a->n_extra; i++)
         needs_grad = needs_grad || in[i]->needs_grad;
     args = acr_tape_meta(t, 1, sizeof *args);
@@ -374,8 +408,9 @@ static acr_value *push_pair(acr_tape *t, const acr_op *op, acr_value *a, acr_val
     if (failed(t, 2, in))
         return NULL;
     if (a->rows != b->rows || a->cols != b->cols)
-        return shape_error(t, op->name, "number of elements", a->rows * a->cols,
-                           b->rows * b->cols);
+        return shape_error(t, op->name, a->rows != b->rows ? "rows" : "columns",
+                           a->rows != b->rows ? a->rows : a->cols,
+                           a->rows != b->rows ? b->rows : b->cols);
     y = acr_value_new(t, a->rows, a->cols, a->needs_grad || b->needs_grad);
     return y && acr_tape_push(t, op, 2, in, y, NULL, NULL, NULL) ? y : NULL;
 }
@@ -549,7 +584,7 @@ acr_value *acr_concat(acr_tape *t, int n, acr_value *const *x)
     int64_t cols = 0;
     bool needs_grad = false;
 
-    if (n > ACR_MAX_INPUTS)
+    if (n < 1 || n > ACR_MAX_INPUTS)
         return shape_error(t, "concat", "number of inputs", n, ACR_MAX_INPUTS);
     if (failed(t, n, x))
         return NULL;

@@ -55,10 +55,12 @@ struct acr_record {
     int n_in;
     acr_value *out;      /* NULL for the loss */
     acr_param *param[2]; /* weight, bias */
+    bool counted;        /* in its groups' uses */
     void *args;          /* the operator's own, in the arena */
 };
 
-/* Called when the last record that reads a group has been run backward: its gradient is complete. */
+/* Called when the last record that reads a group has been run backward: its gradient is complete.
+ * Not called while measuring, nor after a failure. */
 typedef void (*acr_group_hook)(acr_group *group, void *payload);
 
 struct acr_tape {
@@ -85,7 +87,7 @@ void acr_tape_reset(acr_tape *t);
 void acr_tape_measure(acr_tape *t, bool measuring);
 /* The first failure of any operator or kernel since the last reset. */
 accrue_status acr_tape_status(acr_tape *t, accrue_error *err);
-/* Runs the tape backward from the loss records on it. */
+/* Runs the tape backward from the loss records on it, and empties it of records; values stay. */
 void acr_tape_backward(acr_tape *t);
 
 /* Memory until the next reset; NULL (and a status) when there is none. */
