@@ -117,7 +117,7 @@ static void product(acr_tape *t, acr_gemm_layout layout, const acr_param *w, int
     g.b = acr_param_operand(t, w, &g.b_is_bf16);
     g.ldb = w->cols;
     g.ldc = g.n;
-    t->backend->gemm(t->gemm, &g);
+    acr_tape_gemm(t, &g);
 }
 
 static void chunk_targets(acr_tape *t, chunk *c, const acr_distill *d, int64_t first, int64_t n)
@@ -194,6 +194,11 @@ static void distill_forward(acr_tape *t, acr_record *r)
     }
     if (!chunk_alloc(t, &c, d, targets))
         return;
+    if (t->arena.measuring) {
+        product(t, ACR_GEMM_NT, d->verifier_head, targets, c.y, c.t);
+        product(t, ACR_GEMM_NT, d->head, c.capacity, c.h, c.z);
+        product(t, ACR_GEMM_NN, d->head, c.capacity, c.z, c.h);
+    }
     for (int64_t first = 0; first < d->n_targets && !t->arena.measuring; first += targets) {
         int64_t n = d->n_targets - first < targets ? d->n_targets - first : targets;
         chunk_targets(t, &c, d, first, n);
@@ -246,7 +251,7 @@ static bool step_fits(acr_tape *t, const acr_distill *d, const acr_distill_step 
         return false;
     for (int64_t i = 0; i < s->n; i++)
         if (!in_range(t, d, "a row", s->row[i], 0, s->h->rows - 1) ||
-            !in_range(t, d, "a target", s->target[i], i ? s->target[i - 1] : 0, d->n_targets - 1))
+            !in_range(t, d, "a target", s->target[i], i ? s->target[i - 1] + 1 : 0, d->n_targets - 1))
             return false;
     return true;
 }

@@ -38,8 +38,6 @@ static void linear_forward(acr_tape *t, acr_record *r)
     const acr_param *w = r->param[0];
     acr_gemm_args g = {.layout = ACR_GEMM_NT, .bf16 = t->bf16};
 
-    if (t->arena.measuring)
-        return;
     g.m = r->in[0]->rows;
     g.n = w->rows;
     g.k = r->in[0]->cols;
@@ -50,8 +48,8 @@ static void linear_forward(acr_tape *t, acr_record *r)
     g.ldb = w->cols;
     g.c = r->out->data;
     g.ldc = g.n;
-    t->backend->gemm(t->gemm, &g);
-    if (r->param[1])
+    acr_tape_gemm(t, &g);
+    if (r->param[1] && !t->arena.measuring)
         t->backend->bias_forward(g.m, g.n, r->param[1]->master, g.c, g.ldc);
 }
 
@@ -65,7 +63,7 @@ static void linear_backward(acr_tape *t, acr_record *r)
 
     if (x->needs_grad)
         dx = acr_grad_first(t, x, &g.accumulate);
-    if (t->arena.measuring || t->status)
+    if (t->status)
         return;
     if (dx) {
         g.layout = ACR_GEMM_NN;
@@ -79,7 +77,7 @@ static void linear_backward(acr_tape *t, acr_record *r)
         g.ldb = w->cols;
         g.c = dx;
         g.ldc = x->cols;
-        t->backend->gemm(t->gemm, &g);
+        acr_tape_gemm(t, &g);
     }
     if (w->grad) {
         g.layout = ACR_GEMM_TN;
@@ -94,9 +92,9 @@ static void linear_backward(acr_tape *t, acr_record *r)
         g.ldb = x->cols;
         g.c = (char *)w->grad + (size_t)a->column * t->backend->real_bytes;
         g.ldc = w->cols;
-        t->backend->gemm(t->gemm, &g);
+        acr_tape_gemm(t, &g);
     }
-    if (r->param[1] && r->param[1]->grad)
+    if (r->param[1] && r->param[1]->grad && !t->arena.measuring)
         t->backend->bias_backward(x->rows, w->rows, r->out->grad, w->rows, r->param[1]->grad);
 }
 

@@ -265,3 +265,11 @@ const void *acr_param_operand(const acr_tape *t, const acr_param *p, bool *is_bf
         return p->bf16;
     return p->master ? p->master : p->frozen;
 }
+
+void acr_tape_gemm(acr_tape *t, const acr_gemm_args *args)
+{
+    if (!t->arena.measuring)
+        t->backend->gemm(t->gemm, args);
+    else if (t->backend->real == ACR_DTYPE_F32)
+        acr_gemm_prepare(t->gemm, args);
+}

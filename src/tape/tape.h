@@ -83,7 +83,8 @@ struct acr_tape {
 accrue_status acr_tape_init(acr_tape *t, accrue_dtype compute, accrue_error *err);
 void acr_tape_free(acr_tape *t);
 void acr_tape_reset(acr_tape *t);
-/* While measuring, operators take space in the arena but run nothing; arena.high is the result. */
+/* While measuring, operators take space in the arena and have their products' primitives made, for
+ * any number of rows up to theirs, but compute nothing; arena.high is the result. */
 void acr_tape_measure(acr_tape *t, bool measuring);
 /* The first failure of any operator or kernel since the last reset. */
 accrue_status acr_tape_status(acr_tape *t, accrue_error *err);
@@ -135,7 +136,7 @@ acr_value *acr_concat(acr_tape *t, int n, acr_value *const *x);
 /* One TTT step's part of the distillation loss. */
 typedef struct acr_distill_step {
     acr_value *h;           /* [*, hidden], the rows that the draft head reads */
-    int64_t n;              /* entries; sorted by target */
+    int64_t n;              /* entries; targets ascend strictly */
     const int64_t *row;     /* [n] of h */
     const int64_t *target;  /* [n] of the target rows */
     const bool *counted;    /* [n]: has a loss; otherwise a prediction only */
@@ -173,6 +174,8 @@ acr_value *acr_value_new(acr_tape *t, int64_t rows, int64_t cols, bool needs_gra
 void *acr_grad(acr_tape *t, acr_value *v);
 /* The same for a kernel that can overwrite: *accumulate is false when the buffer is new. */
 void *acr_grad_first(acr_tape *t, acr_value *v, bool *accumulate);
+/* The product, or while measuring its preparation. */
+void acr_tape_gemm(acr_tape *t, const acr_gemm_args *args);
 const void *acr_param_operand(const acr_tape *t, const acr_param *p, bool *is_bf16);
 extern const acr_op acr_op_distill;
 
