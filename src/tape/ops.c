@@ -25,6 +25,19 @@ static acr_value *shape_error(acr_tape *t, const char *op, const char *what, int
     return NULL;
 }
 
+/* For kernels that write several gradients side by side. */
+static bool distinct(acr_tape *t, const char *op, int n, acr_value *const *in)
+{
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < i; j++)
+            if (in[i] == in[j]) {
+                acr_tape_fail(t, ACCRUE_EINVAL, "%s: input %d is input %d, distinct values expected",
+                              op, i, j);
+                return false;
+            }
+    return true;
+}
+
 /* linear ------------------------------------------------------------------------------------
  * y = x W^T + b:  dx += dy W;  dW += dy^T x;  db += sum of the rows of dy. */
 
@@ -362,7 +375,7 @@ acr_value *acr_attend(acr_tape *t, const acr_attention *a, acr_value *q, acr_val
     }
     if (failed(t, 3 + 2 * a->n_extra, in))
         return NULL;
-    if (!attention_fits(t, a, q, k, v))
+    if (!distinct(t, "attention", 3 + 2 * a->n_extra, in) || !attention_fits(t, a, q, k, v))
         return NULL;
     for (int i = 0; i < 3 + 2 * a->n_extra; i++)
         needs_grad = needs_grad || in[i]->needs_grad;
@@ -415,6 +428,10 @@ static acr_value *push_pair(acr_tape *t, const acr_op *op, acr_value *a, acr_val
 
 acr_value *acr_swiglu(acr_tape *t, acr_value *gate, acr_value *up)
 {
+    acr_value *in[] = {gate, up};
+
+    if (failed(t, 2, in) || !distinct(t, "swiglu", 2, in))
+        return NULL;
     return push_pair(t, &op_swiglu, gate, up);
 }
 

@@ -123,11 +123,13 @@ typedef struct acr_rope_table {
 /* position[i] < table->positions. */
 acr_value *acr_rope(acr_tape *t, acr_value *x, const int64_t *position,
                     const acr_rope_table *table);
-/* k[0], v[0] base, then a->n_extra segments; `a` is copied. */
+/* k[0], v[0] base, then a->n_extra segments, all distinct values; `a` is copied. */
 acr_value *acr_attend(acr_tape *t, const acr_attention *a, acr_value *q, acr_value *const *k,
                       acr_value *const *v);
+/* Of two distinct values. */
 acr_value *acr_swiglu(acr_tape *t, acr_value *gate, acr_value *up);
 acr_value *acr_add(acr_tape *t, acr_value *a, acr_value *b);
+/* y[i] = x[index[i]]; indices distinct. */
 acr_value *acr_gather_rows(acr_tape *t, acr_value *x, int64_t n, const int64_t *index);
 /* y[i] = a[i] + x[index[i]]; indices distinct. */
 acr_value *acr_gather_add(acr_tape *t, acr_value *a, acr_value *x, const int64_t *index);
