@@ -76,6 +76,15 @@ static const struct {
      "Exit status: 0 done; 2 DIR cannot be read or is none of these."},
 };
 
+/* Whether the heading at `i` has a flag of this command under it. */
+static bool heads_some(const flag *flags, int n, int i, unsigned command)
+{
+    for (i++; i < n && flags[i].kind != FLAG_GROUP; i++)
+        if (flags[i].commands & command)
+            return true;
+    return false;
+}
+
 void flags_help(FILE *out, unsigned command)
 {
     static char docs[MAX_FLAGS][DOC_BYTES], args[MAX_FLAGS][120], no[MAX_FLAGS][80];
@@ -93,7 +102,7 @@ void flags_help(FILE *out, unsigned command)
             continue;
         if (f->kind == FLAG_GROUP) {
             group++;
-            if (command != FOR_INSPECT)
+            if (command != FOR_INSPECT && heads_some(flags, n, i, command))
                 options[k++] = (struct argp_option){.doc = f->help, .group = group};
             continue;
         }
