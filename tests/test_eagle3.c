@@ -983,6 +983,67 @@ static void bf16_is_close_to_f32(void **state)
     sample_free(&both[1]);
 }
 
+/* A layer is used at every TTT step; its gradient is announced once, when it is complete. */
+typedef struct watch {
+    const acr_model *m;
+    int fired[16];
+    double *seen[16]; /* the group's gradients when it was announced */
+} watch;
+
+static double *group_gradients(const acr_model *m, const acr_group *g)
+{
+    double *out = zeros(gradient_elements(m));
+    int64_t n = 0;
+
+    for (int i = 0; i < m->n_params; i++)
+        for (int64_t j = 0; m->params[i].grad && j < m->params[i].rows * m->params[i].cols; j++, n++)
+            out[n] = m->params[i].group == g ? real_at(m, m->params[i].grad, j) : 0;
+    return out;
+}
+
+static void on_ready(acr_group *group, void *payload)
+{
+    watch *w = payload;
+    int64_t i = group - w->m->groups;
+
+    assert_true(i >= 0 && i < w->m->n_groups);
+    w->fired[i]++;
+    free(w->seen[i]);
+    w->seen[i] = group_gradients(w->m, group);
+}
+
+static void groups_are_ready_once(void **state)
+{
+    acr_eagle3_options o = options("kl_div", 3, 1, false);
+    source s = {.seed = 53};
+    sample x = sample_make(&s, 20, 0.7);
+    watch w = {0};
+    acr_batch b;
+    draft d;
+
+    (void)state;
+    draft_open(&d, &variants[5], ACCRUE_F64, 9); /* two layers, trains the embedding */
+    pack(&b, d.m->real, &x, NULL, 1, 20);
+    w.m = d.m;
+    d.t.group_ready = on_ready;
+    d.t.payload = &w;
+    measure(&d, &b, &o);
+    for (int i = 0; i < d.m->n_groups; i++)
+        assert_int_equal(w.fired[i], 0);
+    learn(&d, &b, &o, NULL, NULL);
+    for (int i = 0; i < d.m->n_groups; i++) {
+        double *g = group_gradients(d.m, &d.m->groups[i]);
+        assert_int_equal(w.fired[i], 1);
+        assert_int_equal(d.m->groups[i].uses, 0);
+        assert_memory_equal(w.seen[i], g, (size_t)gradient_elements(d.m) * sizeof *g);
+        free(g);
+        free(w.seen[i]);
+    }
+    acr_batch_free(&b);
+    draft_close(&d);
+    sample_free(&x);
+}
+
 /* Memory that runs out anywhere is a status, never a crash; the draft works again afterwards. */
 static void failing_allocations(void **state)
 {
@@ -1040,6 +1101,7 @@ int main(void)
         cmocka_unit_test(threads_do_not_change_a_bit),
         cmocka_unit_test(steady_state_allocates_nothing),
         cmocka_unit_test(bf16_is_close_to_f32),
+        cmocka_unit_test(groups_are_ready_once),
         cmocka_unit_test(failing_allocations),
     };
 
