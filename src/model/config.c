@@ -180,8 +180,10 @@ static void read_decoder(reader *r, acr_config *out)
     out->n_layers = (int)read_int(r, "num_hidden_layers", 0, 1, ACR_MAX_LAYERS);
     out->n_heads = (int)read_int(r, "num_attention_heads", 0, 1, 4096);
     out->n_kv_heads = (int)read_int(r, "num_key_value_heads", out->n_heads, 1, 4096);
-    out->head_dim = (int)read_int(r, "head_dim", out->hidden_size / out->n_heads, 1, 4096);
+    out->head_dim = (int)read_int(r, "head_dim", out->hidden_size / out->n_heads, 1,
+                                  ACR_MAX_HEAD_DIM);
     out->rms_norm_eps = read_real(r, "rms_norm_eps", 1e-6);
+    require(r, out->rms_norm_eps >= 0, "rms_norm_eps", "negative", "at least 0");
     out->attention_bias = read_bool(r, "attention_bias", false);
     read_layer_types(r, out);
     for (int i = 0; i < out->n_layers; i++)

@@ -83,7 +83,8 @@ typedef struct acr_block {
     int64_t bad; /* first element that is not finite, -1 */
 } acr_block;
 
-/* Muon for names without embed_tokens, lm_head, codebook, markov_w1, markov_w2 and both sides > 1. */
+/* Muon for matrices with both sides > 1 whose names have none of embed_tokens, lm_head, codebook,
+ * markov_w1, markov_w2. */
 bool acr_muon_takes(const char *name, int64_t rows, int64_t cols);
 
 typedef struct acr_optim acr_optim; /* scratch */
