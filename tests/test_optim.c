@@ -215,7 +215,7 @@ static void test_muon_takes(void **state)
     assert_false(acr_muon_takes("head.markov_w2.weight", 8, 8));
 }
 
-enum { ROWS = 300, COLS = 170, VECTOR = 3 * ACR_BLOCK + 77 };
+enum { ROWS = 160, COLS = 140, VECTOR = 3 * ACR_BLOCK + 77 };
 
 /* Two steps on arrays of several blocks and panels; returns a hash of the parameters' bits. */
 static uint64_t hash_after_steps(int threads, accrue_dtype ns, bool tall)

@@ -128,7 +128,9 @@ ACCRUE_API void accrue_window_options_init(accrue_window_options *opt, size_t st
  *       accrue_window_zero_grad(w)
  *
  * clip, step, lr_step and zero_grad act only where the number of completed micro-batches is a
- * positive multiple of N and do nothing elsewhere, so they may be called after every one. */
+ * positive multiple of N and do nothing elsewhere, so they may be called after every one.  Each
+ * acts once per window; a window that was not zeroed, or not even stepped, makes room for the next
+ * one at that one's first micro-batch. */
 typedef struct accrue_window accrue_window;
 
 /* EINVAL for N < 1 and for any other value out of range. */
@@ -235,7 +237,8 @@ typedef struct accrue_train_options {
     int64_t epochs, max_steps; /* max_steps 0: no limit */
     double checkpoint_freq;
     bool save_best;
-    int64_t log_freq;
+    int64_t log_freq; /* optimizer steps between two records of the caller's log; default 1 */
+    bool no_resume; /* --no-resume-from-checkpoint: write over the checkpoints in save_path */
     const char *save_path;
     const char *batch_plan, *dump_batch_plan; /* files; NULL: none */
     accrue_policy on_nonfinite;
@@ -267,6 +270,7 @@ typedef enum accrue_event_kind {
     ACCRUE_EVENT_MICRO_BATCH, /* one forward and backward done */
     ACCRUE_EVENT_STEP,       /* an optimizer step was taken; metrics are the window's */
     ACCRUE_EVENT_VALIDATION, /* an epoch was validated; metrics are the epoch's */
+    ACCRUE_EVENT_EPOCH,      /* an epoch begins */
     ACCRUE_EVENT_CHECKPOINT, /* `message` is the folder written */
     ACCRUE_EVENT_NOTICE      /* `message` is one line worth showing */
 } accrue_event_kind;
@@ -282,6 +286,8 @@ typedef struct accrue_train_plan {
     int64_t schedule_total_steps, warmup_steps;
     int64_t peak_bytes;                    /* predicted, of the process */
     int64_t vocab_size, draft_vocab_size;
+    bool vocab_built;                      /* the maps were counted, not read */
+    int64_t missing_rows;                  /* left out for want of hidden states */
 } accrue_train_plan;
 
 typedef struct accrue_event {
@@ -308,7 +314,7 @@ ACCRUE_API ACCRUE_CHECK accrue_status accrue_train(const accrue_train_options *o
                                                    accrue_event_cb cb, void *payload,
                                                    accrue_error *err);
 /* --dry-run: checks everything that can be checked without training, writes the initialised
- * checkpoint into save_path (folder "init") and fills *out. */
+ * checkpoint as the folder save_path, which must be new or empty, and fills *out. */
 ACCRUE_API ACCRUE_CHECK accrue_status accrue_train_dry_run(accrue_train_plan *out,
                                                            const accrue_train_options *opt,
                                                            accrue_event_cb cb, void *payload,

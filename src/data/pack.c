@@ -1,10 +1,10 @@
 /* pack.c - the order of an epoch and its packing into micro-batches.
  *
- * Rows are shuffled by sorting them on a random key of (seed, epoch, row), then packed in that order
- * by best fit over at most MAX_OPEN open micro-batches: a sample goes to the fullest one that
+ * Rows are shuffled by sorting them on a random key of (seed, epoch, row), then packed in that
+ * order by best fit over at most MAX_OPEN open micro-batches: a sample goes to the fullest one that
  * still has room for it (the oldest among equals), else to a new one, for which the fullest is
- * closed when too many are open.  Micro-batches stand in the order in which they were begun, so that
- * those filled worst, which stay open longest, do not gather at the epoch's end. */
+ * closed when too many are open.  Micro-batches stand in the order in which they were begun, so
+ * that those filled worst, which stay open longest, do not gather at the epoch's end. */
 #include "data/data.h"
 
 #include <stdlib.h>
@@ -104,7 +104,7 @@ accrue_status acr_epoch_pack(acr_epoch *out, const int64_t *lengths, int64_t fir
                              int64_t total_seq_len, uint64_t seed, int64_t epoch, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    const int64_t n = last - first;
+    int64_t n = 0;
     packer p = {.n_open = 0};
     item *items = NULL;
     int64_t *bins = NULL;
@@ -113,16 +113,17 @@ accrue_status acr_epoch_pack(acr_epoch *out, const int64_t *lengths, int64_t fir
     if (total_seq_len < 1 || first < 0 || last < first)
         return acr_fail(err, ACCRUE_EINVAL, "cannot pack rows %lld to %lld into %lld tokens",
                         (long long)first, (long long)last, (long long)total_seq_len);
-    items = acr_calloc((size_t)n + 1, sizeof *items);
-    bins = acr_calloc((size_t)n + 1, sizeof *bins);
+    items = acr_calloc((size_t)(last - first) + 1, sizeof *items);
+    bins = acr_calloc((size_t)(last - first) + 1, sizeof *bins);
     if (!items || !bins) {
-        st = acr_enomem(err, (size_t)n * sizeof *items, "an epoch's order");
+        st = acr_enomem(err, (size_t)(last - first) * sizeof *items, "an epoch's order");
         goto cleanup;
     }
-    for (int64_t i = 0; i < n; i++)
-        items[i] =
-            (item){acr_random_u64(seed, ACR_RANDOM_SHUFFLE, (uint64_t)epoch, (uint64_t)(first + i)),
-                   first + i};
+    for (int64_t row = first; row < last; row++)
+        if (lengths[row - first] > 0)
+            items[n++] =
+                (item){acr_random_u64(seed, ACR_RANDOM_SHUFFLE, (uint64_t)epoch, (uint64_t)row),
+                       row};
     qsort(items, (size_t)n, sizeof *items, by_key);
     for (int64_t i = 0; i < n; i++) {
         int64_t length = lengths[items[i].row - first];

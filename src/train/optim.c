@@ -14,6 +14,8 @@ typedef struct adamw_args {
     double step_size;  /* lr / (1 - beta1^step) */
 } adamw_args;
 
+enum { LANES = 32 }; /* of a sum of squares; hides the latency of an addition */
+
 /* Round to nearest even on the upper 16 bits; finite input. */
 static inline float round_bf16(float x)
 {
@@ -67,7 +69,7 @@ struct acr_optim {
     const acr_window_param *params;
     int n_params;
     acr_block *blocks;
-    int64_t n_blocks;
+    int64_t n_blocks, elements;
     muon_scratch muon;
 };
 
@@ -99,73 +101,20 @@ static acr_dtype products_of(const acr_optim *o, const acr_window_param *p)
     return o->opt->muon_ns_dtype ? acr_real_of(o->opt->muon_ns_dtype) : p->dtype;
 }
 
-static accrue_status scratch_create(acr_optim *o, accrue_error *err)
+/* Runs task(i) for i in [0, n), on this thread where there is too little to do: waking the pool for
+ * a few kilobytes costs more than they do, and much more on a machine that is busy. */
+static void spread(int64_t elements, int64_t n, acr_task task, void *ctx)
 {
-    accrue_status st = ACCRUE_OK;
-    size_t whole = 0, square = 0;
-
-    for (int i = 0; i < o->n_params; i++) {
-        const acr_window_param *p = &o->params[i];
-        size_t size = acr_dtype_bytes(products_of(o, p));
-        int64_t side = p->rows < p->cols ? p->rows : p->cols;
-        if (!p->muon)
-            continue;
-        if ((size_t)(p->rows * p->cols) * size > whole)
-            whole = (size_t)(p->rows * p->cols) * size;
-        if ((size_t)(side * side) * size > square)
-            square = (size_t)(side * side) * size;
-    }
-    if (!whole)
-        goto cleanup;
-    o->muon.x = acr_malloc(whole);
-    o->muon.product = acr_malloc(whole);
-    o->muon.gram = acr_malloc(square);
-    o->muon.update = acr_malloc(square);
-    if (!o->muon.x || !o->muon.product || !o->muon.gram || !o->muon.update) {
-        st = acr_enomem(err, 2 * (whole + square), "Muon's matrices");
-        goto cleanup;
-    }
-
-cleanup:
-    return st;
+    if (elements > 2 * ACR_BLOCK)
+        acr_parallel(n, task, ctx);
+    else
+        for (int64_t i = 0; i < n; i++)
+            task(i, ctx);
 }
 
-accrue_status acr_optim_create(acr_optim **out, const accrue_window_options *opt,
-                               const acr_window_param *params, int n_params, acr_block *blocks,
-                               int64_t n_blocks, accrue_error *err)
+static void over_blocks(acr_optim *o, acr_task task, void *ctx)
 {
-    accrue_status st = ACCRUE_OK;
-    acr_optim *o = NULL;
-
-    *out = NULL;
-    o = acr_calloc(1, sizeof *o);
-    if (!o) {
-        st = acr_enomem(err, sizeof *o, "the optimizer");
-        goto cleanup;
-    }
-    o->opt = opt;
-    o->params = params;
-    o->n_params = n_params;
-    o->blocks = blocks;
-    o->n_blocks = n_blocks;
-    ACR_TRY(scratch_create(o, err));
-    *out = o;
-    o = NULL;
-
-cleanup:
-    acr_optim_free(o);
-    return st;
-}
-
-void acr_optim_free(acr_optim *o)
-{
-    if (!o)
-        return;
-    acr_free(o->muon.x);
-    acr_free(o->muon.product);
-    acr_free(o->muon.gram);
-    acr_free(o->muon.update);
-    acr_free(o);
+    spread(o->elements, o->n_blocks, task, ctx);
 }
 
 /* Accumulators ---------------------------------------------------------------------------- */
@@ -194,7 +143,7 @@ void acr_optim_accumulate(acr_optim *optim, double divisor, bool first)
 {
     pass a = {.optim = optim, .divisor = divisor, .first = first};
 
-    acr_parallel(optim->n_blocks, accumulate_task, &a);
+    over_blocks(optim, accumulate_task, &a);
 }
 
 static void zero_task(int64_t i, void *ctx)
@@ -209,7 +158,7 @@ void acr_optim_zero(acr_optim *optim)
 {
     pass a = {.optim = optim};
 
-    acr_parallel(optim->n_blocks, zero_task, &a);
+    over_blocks(optim, zero_task, &a);
 }
 
 static void find_task(int64_t i, void *ctx)
@@ -227,7 +176,7 @@ const acr_block *acr_optim_find_nonfinite(acr_optim *optim, bool accumulators)
 {
     pass a = {.optim = optim, .accumulators = accumulators};
 
-    acr_parallel(optim->n_blocks, find_task, &a);
+    over_blocks(optim, find_task, &a);
     for (int64_t i = 0; i < optim->n_blocks; i++)
         if (optim->blocks[i].bad >= 0)
             return &optim->blocks[i];
@@ -249,7 +198,7 @@ double acr_optim_sum_squares(acr_optim *optim)
     pass a = {.optim = optim};
     double total = 0.0;
 
-    acr_parallel(optim->n_blocks, squares_task, &a);
+    over_blocks(optim, squares_task, &a);
     for (int64_t i = 0; i < optim->n_blocks; i++)
         total += optim->blocks[i].sum;
     return total;
@@ -293,7 +242,7 @@ static void adamw_step(acr_optim *o, const acr_optim_args *args)
     a.args.eps = opt->eps;
     a.args.root_bias2 = sqrt(1.0 - pow(opt->beta2, step));
     a.args.step_size = args->lr / (1.0 - pow(opt->beta1, step));
-    acr_parallel(o->n_blocks, adamw_task, &a);
+    over_blocks(o, adamw_task, &a);
 }
 
 /* Muon ------------------------------------------------------------------------------------ */
@@ -308,6 +257,7 @@ typedef struct muon_pass {
     bool bf16;      /* their values are rounded to bf16 */
     int64_t rows, cols;
     const acr_optim_args *args;
+    bool preparing;
 
     double s, t; /* operands of the task that runs */
     int64_t n;
@@ -316,10 +266,11 @@ typedef struct muon_pass {
 } muon_pass;
 
 enum {
-    CHUNK = 512,    /* elements converted at a time, on the stack */
-    ROW_GROUP = 16, /* rows of a transpose or mirror done together: a cache line of f32 */
-    PANELS = 4,     /* of a symmetric product */
-    MIN_PANEL = 128 /* rows; below, a product's fixed cost is more than it saves */
+    CHUNK = 512,     /* elements converted at a time, on the stack */
+    ROW_GROUP = 16,  /* rows of a transpose or mirror done together: a cache line of f32 */
+    PANELS = 4,      /* of a symmetric product */
+    MIN_PANEL = 128, /* rows; below, a product's fixed cost is more than it saves */
+    PANEL_UNIT = 64  /* rows; a multiple of the tiles that products are cut into */
 };
 
 /* Momentum, and u into `product` in the parameter's layout, with its sum of squares. */
@@ -399,12 +350,14 @@ static void combine_task(int64_t i, void *ctx)
 /* y = s * x + t * y over n elements. */
 static void combine(muon_pass *a, int64_t n, double s, void *x, double t, void *y)
 {
+    if (a->preparing)
+        return;
     a->n = n;
     a->s = s;
     a->t = t;
     a->x = x;
     a->y = y;
-    acr_parallel((n + ACR_BLOCK - 1) / ACR_BLOCK, combine_task, a);
+    spread(n, (n + ACR_BLOCK - 1) / ACR_BLOCK, combine_task, a);
 }
 
 static void transpose_task(int64_t i, void *ctx)
@@ -425,41 +378,18 @@ static void transpose(muon_pass *a, int64_t rows, int64_t cols, void *in, void *
     a->k = cols;
     a->x = in;
     a->y = out;
-    acr_parallel((cols + ROW_GROUP - 1) / ROW_GROUP, transpose_task, a);
+    spread(rows * cols, (cols + ROW_GROUP - 1) / ROW_GROUP, transpose_task, a);
 }
 
-/* What a reference product needs; rows of c are independent. */
-static void product_task(int64_t i, void *ctx)
+/* While preparing, every product only has its primitives made. */
+static void product(const muon_pass *a, const acr_gemm_args *args)
 {
-    const acr_gemm_args *g = ctx;
+    acr_gemm *gemm = a->optim->muon.gemm;
 
-    for (int64_t j = 0; j < g->n; j++) {
-        float sum = 0.0F;
-        for (int64_t l = 0; l < g->k; l++)
-            sum += ((const float *)g->a)[i * g->lda + l] *
-                   (g->layout == ACR_GEMM_NT ? ((const float *)g->b)[j * g->ldb + l]
-                                             : ((const float *)g->b)[l * g->ldb + j]);
-        ((float *)g->c)[i * g->ldc + j] = sum;
-    }
-}
-
-static void product_task_f64(int64_t i, void *ctx)
-{
-    const acr_gemm_args *g = ctx;
-
-    for (int64_t j = 0; j < g->n; j++) {
-        double sum = 0.0;
-        for (int64_t l = 0; l < g->k; l++)
-            sum += ((const double *)g->a)[i * g->lda + l] *
-                   (g->layout == ACR_GEMM_NT ? ((const double *)g->b)[j * g->ldb + l]
-                                             : ((const double *)g->b)[l * g->ldb + j]);
-        ((double *)g->c)[i * g->ldc + j] = sum;
-    }
-}
-
-static void product(const muon_pass *a, acr_gemm_args *args)
-{
-    acr_parallel(args->m, a->type == ACR_DTYPE_F64 ? product_task_f64 : product_task, args);
+    if (!a->preparing)
+        acr_backend_for(a->type)->gemm(gemm, args);
+    else if (a->type == ACR_DTYPE_F32)
+        acr_gemm_prepare(gemm, args);
 }
 
 static void mirror_task(int64_t i, void *ctx)
@@ -479,7 +409,7 @@ static void symmetric_product(muon_pass *a, int64_t m, int64_t k, void *x, void 
 {
     int64_t panel = (m + PANELS - 1) / PANELS;
 
-    panel = panel < MIN_PANEL ? MIN_PANEL : (panel + ROW_GROUP - 1) / ROW_GROUP * ROW_GROUP;
+    panel = panel < MIN_PANEL ? MIN_PANEL : (panel + PANEL_UNIT - 1) / PANEL_UNIT * PANEL_UNIT;
     for (int64_t begin = 0; begin < m; begin += panel) {
         acr_gemm_args args = {.layout = ACR_GEMM_NT,
                               .bf16 = a->bf16,
@@ -494,10 +424,12 @@ static void symmetric_product(muon_pass *a, int64_t m, int64_t k, void *x, void 
                               .ldc = m};
         product(a, &args);
     }
+    if (a->preparing)
+        return;
     a->m = m;
     a->panel = panel;
     a->y = out;
-    acr_parallel((m + ROW_GROUP - 1) / ROW_GROUP, mirror_task, a);
+    spread(m * m, (m + ROW_GROUP - 1) / ROW_GROUP, mirror_task, a);
 }
 
 /* X <- a X + (b A + c A^2) X with A = X X^T, muon_ns_steps times; drives the singular values of X
@@ -508,7 +440,7 @@ static void newton_schulz(muon_pass *p)
     muon_scratch *s = &p->optim->muon;
     const int64_t m = p->rows, k = p->cols;
 
-    for (int step = 0; step < p->optim->opt->muon_ns_steps; step++) {
+    for (int step = 0; step < (p->preparing ? 1 : p->optim->opt->muon_ns_steps); step++) {
         acr_gemm_args args = {.layout = ACR_GEMM_NN,
                               .bf16 = p->bf16,
                               .m = m,
@@ -541,7 +473,7 @@ static void muon_update(muon_pass *a)
     double sum = 0.0, norm = 0.0, ratio = 0.0;
     void *x = NULL;
 
-    acr_parallel(a->n_blocks, momentum_task, a);
+    spread(p->rows * p->cols, a->n_blocks, momentum_task, a);
     for (int64_t i = 0; i < a->n_blocks; i++)
         sum += a->blocks[i].sum;
     norm = a->bf16 ? (double)round_bf16((float)sqrt(sum)) : sqrt(sum);
@@ -555,7 +487,7 @@ static void muon_update(muon_pass *a)
     a->n = p->rows * p->cols;
     a->s = norm > 1e-7 ? norm : 1e-7; /* a gradient of zeros stays one */
     a->x = s->x;
-    acr_parallel((a->n + ACR_BLOCK - 1) / ACR_BLOCK, divide_task, a);
+    spread(a->n, (a->n + ACR_BLOCK - 1) / ACR_BLOCK, divide_task, a);
     newton_schulz(a);
     if (p->rows > p->cols) {
         transpose(a, p->cols, p->rows, s->x, s->product);
@@ -570,7 +502,19 @@ static void muon_update(muon_pass *a)
     a->x = x;
     a->s = 1.0 - a->args->muon_lr * opt->muon_weight_decay; /* the LR without the ratio */
     a->t = -(a->args->muon_lr * ratio);
-    acr_parallel(a->n_blocks, apply_task, a);
+    spread(p->rows * p->cols, a->n_blocks, apply_task, a);
+}
+
+static muon_pass pass_over(acr_optim *o, const acr_window_param *p)
+{
+    return (muon_pass){
+        .optim = o,
+        .param = p,
+        .type = products_of(o, p),
+        .bf16 = o->opt->muon_ns_dtype == ACCRUE_BF16,
+        .rows = p->rows < p->cols ? p->rows : p->cols,
+        .cols = p->rows < p->cols ? p->cols : p->rows,
+    };
 }
 
 static void muon_step(acr_optim *o, const acr_optim_args *args)
@@ -580,22 +524,108 @@ static void muon_step(acr_optim *o, const acr_optim_args *args)
         for (n = 1; i + n < o->n_blocks && o->blocks[i + n].param == p; n++)
             ;
         if (p->muon) {
-            muon_pass a = {
-                .optim = o, .param = p, .blocks = &o->blocks[i], .n_blocks = n, .args = args};
-            a.bf16 = o->opt->muon_ns_dtype == ACCRUE_BF16;
-            a.type = products_of(o, p);
-            a.rows = p->rows < p->cols ? p->rows : p->cols;
-            a.cols = p->rows < p->cols ? p->cols : p->rows;
+            muon_pass a = pass_over(o, p);
+            a.blocks = &o->blocks[i];
+            a.n_blocks = n;
+            a.args = args;
             muon_update(&a);
         }
     }
 }
 
+/* Makes whatever the products need, so that a failure comes before the first update. */
+static accrue_status muon_prepare(acr_optim *o, accrue_error *err)
+{
+    for (int i = 0; i < o->n_params; i++)
+        if (o->params[i].muon) {
+            muon_pass a = pass_over(o, &o->params[i]);
+            a.preparing = true;
+            newton_schulz(&a);
+        }
+    return acr_gemm_status(o->muon.gemm, err);
+}
+
+/* Creation -------------------------------------------------------------------------------- */
+
+static accrue_status scratch_create(acr_optim *o, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    size_t whole = 0, square = 0;
+
+    for (int i = 0; i < o->n_params; i++) {
+        const acr_window_param *p = &o->params[i];
+        size_t size = acr_dtype_bytes(products_of(o, p));
+        int64_t side = p->rows < p->cols ? p->rows : p->cols;
+        if (!p->muon)
+            continue;
+        if ((size_t)(p->rows * p->cols) * size > whole)
+            whole = (size_t)(p->rows * p->cols) * size;
+        if ((size_t)(side * side) * size > square)
+            square = (size_t)(side * side) * size;
+    }
+    if (!whole)
+        goto cleanup;
+    o->muon.x = acr_malloc(whole);
+    o->muon.product = acr_malloc(whole);
+    o->muon.gram = acr_malloc(square);
+    o->muon.update = acr_malloc(square);
+    if (!o->muon.x || !o->muon.product || !o->muon.gram || !o->muon.update) {
+        st = acr_enomem(err, 2 * (whole + square), "Muon's matrices");
+        goto cleanup;
+    }
+    ACR_TRY(acr_gemm_create(&o->muon.gemm, err));
+    ACR_TRY(muon_prepare(o, err));
+
+cleanup:
+    return st;
+}
+
+accrue_status acr_optim_create(acr_optim **out, const accrue_window_options *opt,
+                               const acr_window_param *params, int n_params, acr_block *blocks,
+                               int64_t n_blocks, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    acr_optim *o = NULL;
+
+    *out = NULL;
+    o = acr_calloc(1, sizeof *o);
+    if (!o) {
+        st = acr_enomem(err, sizeof *o, "the optimizer");
+        goto cleanup;
+    }
+    o->opt = opt;
+    o->params = params;
+    o->n_params = n_params;
+    o->blocks = blocks;
+    o->n_blocks = n_blocks;
+    for (int i = 0; i < n_params; i++)
+        o->elements += params[i].rows * params[i].cols;
+    ACR_TRY(scratch_create(o, err));
+    *out = o;
+    o = NULL;
+
+cleanup:
+    acr_optim_free(o);
+    return st;
+}
+
+void acr_optim_free(acr_optim *o)
+{
+    if (!o)
+        return;
+    acr_free(o->muon.x);
+    acr_free(o->muon.product);
+    acr_free(o->muon.gram);
+    acr_free(o->muon.update);
+    acr_gemm_free(o->muon.gemm);
+    acr_free(o);
+}
+
 accrue_status acr_optim_step(acr_optim *o, const acr_optim_args *args, accrue_error *err)
 {
-    (void)err;
     adamw_step(o, args);
-    if (o->muon.x)
-        muon_step(o, args);
-    return ACCRUE_OK;
+    if (!o->muon.gemm)
+        return ACCRUE_OK;
+    muon_step(o, args);
+    return acr_gemm_status(o->muon.gemm, err);
 }

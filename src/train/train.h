@@ -5,7 +5,7 @@
 #ifndef ACR_TRAIN_H
 #define ACR_TRAIN_H
 
-#include "kernel/kernel.h"
+#include "model/model.h"
 
 /* window.c --------------------------------------------------------------------------------- */
 
@@ -83,7 +83,8 @@ typedef struct acr_block {
     int64_t bad; /* first element that is not finite, -1 */
 } acr_block;
 
-/* Muon for names without embed_tokens, lm_head, codebook, markov_w1, markov_w2 and both sides > 1. */
+/* Muon for matrices with both sides > 1 whose names have none of embed_tokens, lm_head, codebook,
+ * markov_w1, markov_w2. */
 bool acr_muon_takes(const char *name, int64_t rows, int64_t cols);
 
 typedef struct acr_optim acr_optim; /* scratch */
@@ -111,5 +112,131 @@ typedef struct acr_optim_args {
 
 /* One update of every parameter.  Fails only where a matrix product cannot be prepared. */
 accrue_status acr_optim_step(acr_optim *optim, const acr_optim_args *args, accrue_error *err);
+
+/* options.c -------------------------------------------------------------------------------- */
+
+/* Refuses values out of range and contradictions, by the flag's name. */
+accrue_status acr_train_options_check(const accrue_train_options *opt, accrue_error *err);
+
+/* epochs.c --------------------------------------------------------------------------------- */
+
+/* The micro-batches of every epoch: packed from the data set, or replayed from a batch plan. */
+typedef struct acr_epochs {
+    int64_t n_rows, train_rows;
+    int64_t *lengths; /* [n_rows] tokens; 0: left out */
+    int64_t missing;  /* rows left out for want of hidden states */
+    int64_t total_seq_len;
+    uint64_t seed;
+    bool replayed;
+    acr_batch_plan plan;
+} acr_epochs;
+
+/* Looks for every row's states; a missing file is an error or leaves the row out (on_missing). */
+accrue_status acr_epochs_open(acr_epochs *out, const accrue_train_options *opt, acr_dataset *data,
+                              const char *states_dir, accrue_error *err);
+void acr_epochs_free(acr_epochs *e);
+accrue_status acr_epochs_train(acr_epoch *out, const acr_epochs *e, int64_t epoch,
+                               accrue_error *err);
+accrue_status acr_epochs_val(acr_epoch *out, const acr_epochs *e, int64_t epoch,
+                             accrue_error *err);
+/* Steps, tails and the schedule's totals over all epochs; DESIGN's window rules live here. */
+accrue_status acr_epochs_plan(accrue_train_plan *out, const acr_epochs *e,
+                              const accrue_train_options *opt, accrue_error *err);
+/* Writes the batch plan of this run. */
+accrue_status acr_epochs_dump(const acr_epochs *e, int64_t epochs, const char *path,
+                              accrue_error *err);
+
+/* setup.c ---------------------------------------------------------------------------------- */
+
+/* Data set, vocabulary and model as the options ask for them. */
+typedef struct acr_setup {
+    acr_dataset *data;
+    acr_model *model;
+    char *states_dir;
+    acr_eagle3_options eagle3;
+    acr_batch_shape shape;
+    bool vocab_built;
+} acr_setup;
+
+accrue_status acr_setup_open(acr_setup *out, const accrue_train_options *opt, accrue_error *err);
+void acr_setup_free(acr_setup *s);
+
+/* run.c ------------------------------------------------------------------------------------ */
+
+/* Weights of a micro-batch's losses in its window. */
+typedef struct acr_weighting {
+    double step_weight[ACCRUE_MAX_TTT_STEPS]; /* turns a sum of row losses into a loss */
+    double step_scale[ACCRUE_MAX_TTT_STEPS];  /* of the gradient of each row */
+    double loss_total;  /* what the micro-batch adds to the total of a loss */
+    bool has_weight;
+} acr_weighting;
+
+/* counts are the micro-batch's supervised rows, window_counts those of its whole window of n. */
+void acr_weigh(acr_weighting *out, const acr_eagle3_options *o, accrue_loss_normalization norm,
+               const int64_t *counts, const int64_t *window_counts, int64_t n);
+
+/* Forward, metrics and (with backward) gradients added to the model's accumulators.  ENUMERIC for a
+ * loss that is not finite, before any gradient is touched. */
+accrue_status acr_micro_batch(accrue_metrics *out, acr_model *m, acr_tape *t, const acr_batch *b,
+                              const acr_eagle3_options *o, const acr_weighting *w, bool backward,
+                              accrue_error *err);
+accrue_status acr_register_params(accrue_window *w, acr_model *m, accrue_error *err);
+
+struct accrue_run {
+    accrue_train_options opt; /* strings point into `strings` */
+    char **strings;
+    int n_strings;
+    accrue_event_cb cb;
+    void *payload;
+    acr_setup setup;
+    acr_epochs epochs;
+    accrue_train_plan plan;
+    acr_tape tape;
+    accrue_window *window;
+    acr_loader *loader;
+    acr_batch masks; /* for planning a window's denominators */
+
+    int64_t epoch;
+    acr_epoch current;   /* micro-batches of the epoch */
+    int64_t used;        /* of them, how many the tail policy lets take part */
+    int64_t next;        /* micro-batch to run */
+    bool *excluded;      /* [current.n] not finite, left out */
+    int64_t excluded_capacity;
+
+    int64_t window_first, window_size, window_live; /* of the open window */
+    int64_t (*counts)[ACCRUE_MAX_TTT_STEPS];        /* [N] of each of its micro-batches */
+    int64_t window_counts[ACCRUE_MAX_TTT_STEPS];
+    accrue_metrics window_metrics;
+
+    double started, data_seconds, compute_seconds, optimizer_seconds;
+    double norm, lr, muon_lr; /* of the latest step */
+    int64_t skipped_nonfinite;
+    const accrue_metrics *val; /* validation that goes into the next checkpoint, or NULL */
+    int64_t empty_told; /* windows without weight that a notice was given of */
+};
+
+accrue_status acr_emit(accrue_run *run, accrue_event_kind kind, const accrue_metrics *metrics,
+                       const char *message, accrue_error *err);
+accrue_status acr_notice(accrue_run *run, accrue_error *err, const char *format, ...)
+    ACR_PRINTF(3, 4);
+
+/* checkpoint.c ----------------------------------------------------------------------------- */
+
+typedef struct acr_checkpoint_state {
+    int64_t epoch, local_step, global_step, gradient_accumulation_steps;
+    const accrue_metrics *val; /* NULL: no val_metrics.json */
+    bool training;             /* false: weights and config alone */
+} acr_checkpoint_state;
+
+/* Writes the folder `dir` by way of a temporary sibling; an older `dir` is replaced as a whole. */
+accrue_status acr_checkpoint_write(const char *dir, acr_model *m, acr_tape *scratch,
+                                   const acr_checkpoint_state *state, accrue_error *err);
+/* Removes a folder of plain files; what cannot be removed is left. */
+void acr_checkpoint_remove(const char *path);
+/* EINVAL where `dir` exists and is not empty. */
+accrue_status acr_checkpoint_vacant(const char *dir, accrue_error *err);
+/* Points the link `name` in `parent` at `target`, replacing a link that is there. */
+accrue_status acr_checkpoint_link(const char *parent, const char *name, const char *target,
+                                  accrue_error *err);
 
 #endif

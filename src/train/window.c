@@ -47,7 +47,7 @@ void accrue_window_options_init(accrue_window_options *opt, size_t struct_size)
         .beta2 = 0.999,
         .eps = 1e-8,
         .weight_decay = 0.01,
-        .muon_lr = NAN,
+        .muon_lr = (double)NAN,
         .muon_momentum = 0.95,
         .muon_weight_decay = 0.1,
         .muon_ns_steps = 5,
@@ -74,7 +74,7 @@ static accrue_status check_whole(const char *field, int64_t value, int64_t least
                     (long long)least);
 }
 
-/* [least, below), or [least, infinity) for below = INFINITY; NaN is outside. */
+/* [least, below), or [least, infinity) for below = HUGE_VAL; NaN is outside. */
 static accrue_status check_real(const char *field, double value, double least, double below,
                                 accrue_error *err)
 {
@@ -102,17 +102,17 @@ static accrue_status check_options(const accrue_window_options *o, accrue_error 
     ACR_TRY(check_whole("gradient_accumulation_steps", o->gradient_accumulation_steps, 1, err));
     ACR_TRY(check_choice("loss_normalization", (int)o->loss_normalization,
                          ACCRUE_NORMALIZE_MICROBATCH, ACCRUE_NORMALIZE_TOKEN, err));
-    ACR_TRY(check_real("clip_norm", o->clip_norm, 0.0, INFINITY, err));
+    ACR_TRY(check_real("clip_norm", o->clip_norm, 0.0, HUGE_VAL, err));
     ACR_TRY(check_choice("optimizer", (int)o->optimizer, ACCRUE_ADAMW, ACCRUE_MUON, err));
-    ACR_TRY(check_real("lr", o->lr, 0.0, INFINITY, err));
+    ACR_TRY(check_real("lr", o->lr, 0.0, HUGE_VAL, err));
     ACR_TRY(check_real("beta1", o->beta1, 0.0, 1.0, err));
     ACR_TRY(check_real("beta2", o->beta2, 0.0, 1.0, err));
-    ACR_TRY(check_real("eps", o->eps, 0.0, INFINITY, err));
-    ACR_TRY(check_real("weight_decay", o->weight_decay, 0.0, INFINITY, err));
+    ACR_TRY(check_real("eps", o->eps, 0.0, HUGE_VAL, err));
+    ACR_TRY(check_real("weight_decay", o->weight_decay, 0.0, HUGE_VAL, err));
     if (!isnan(o->muon_lr))
-        ACR_TRY(check_real("muon_lr", o->muon_lr, 0.0, INFINITY, err));
+        ACR_TRY(check_real("muon_lr", o->muon_lr, 0.0, HUGE_VAL, err));
     ACR_TRY(check_real("muon_momentum", o->muon_momentum, 0.0, 1.0, err));
-    ACR_TRY(check_real("muon_weight_decay", o->muon_weight_decay, 0.0, INFINITY, err));
+    ACR_TRY(check_real("muon_weight_decay", o->muon_weight_decay, 0.0, HUGE_VAL, err));
     ACR_TRY(check_whole("muon_ns_steps", o->muon_ns_steps, 1, err));
     ACR_TRY(check_choice("muon_adjust", (int)o->muon_adjust, ACCRUE_MUON_ORIGINAL,
                          ACCRUE_MUON_MATCH_RMS_ADAMW, err));
@@ -123,7 +123,7 @@ static accrue_status check_options(const accrue_window_options *o, accrue_error 
     /* A schedule over no steps would train at LR 0 without a word. */
     ACR_TRY(check_whole("total_steps", o->total_steps, o->scheduler == ACCRUE_SCHEDULE_NONE ? 0 : 1,
                         err));
-    ACR_TRY(check_real("num_cosine_cycles", o->num_cosine_cycles, 0.0, INFINITY, err));
+    ACR_TRY(check_real("num_cosine_cycles", o->num_cosine_cycles, 0.0, HUGE_VAL, err));
 
 cleanup:
     return st;
@@ -390,7 +390,7 @@ accrue_status accrue_window_backward(accrue_window *w, double loss, double weigh
     if (w->planned)
         return acr_fail(err, ACCRUE_ESTATE,
                         "this window's gradients are accumulated by its caller");
-    ACR_TRY(check_real("weight", weight, 0.0, INFINITY, err));
+    ACR_TRY(check_real("weight", weight, 0.0, HUGE_VAL, err));
     ACR_TRY(check_loss(w, loss, err));
     ACR_TRY(prepare(w, err));
     bad = acr_optim_find_nonfinite(w->optim, false);

@@ -1,0 +1,152 @@
+/* flag_check.c - values that are fine alone and not together.  The pairs are those that the peer
+ * rejects; what only the files can tell is left to the library. */
+#include "flags.h"
+
+#include "cli.h"
+
+#include <math.h>
+#include <string.h>
+
+void flags_value(char *text, size_t bytes, const flag *f, const cli_options *o)
+{
+    const char *at = (const char *)o + f->at;
+    const char *s = NULL;
+    int64_t n = 0;
+    uint64_t u = 0;
+    double x = 0;
+    int i = 0, count = 0;
+
+    text[0] = '\0';
+    switch (f->kind) {
+    case FLAG_STRING:
+        memcpy(&s, at, sizeof s);
+        snprintf(text, bytes, "%s", s ? s : "");
+        break;
+    case FLAG_INT:
+        memcpy(&i, at, sizeof i);
+        if (i >= f->min)
+            snprintf(text, bytes, "%d", i);
+        break;
+    case FLAG_INT64:
+        memcpy(&n, at, sizeof n);
+        if ((double)n >= f->min)
+            snprintf(text, bytes, "%lld", (long long)n);
+        break;
+    case FLAG_UINT64:
+        memcpy(&u, at, sizeof u);
+        snprintf(text, bytes, "%llu", (unsigned long long)u);
+        break;
+    case FLAG_DOUBLE:
+        memcpy(&x, at, sizeof x);
+        if (!isnan(x))
+            snprintf(text, bytes, "%s", format_exact(x).s);
+        break;
+    case FLAG_BOOL: snprintf(text, bytes, "%s", *(const bool *)at ? "yes" : "no"); break;
+    case FLAG_TRISTATE:
+        memcpy(&i, at, sizeof i);
+        if (i >= 0)
+            snprintf(text, bytes, "%s", i ? "yes" : "no");
+        break;
+    case FLAG_CHOICE:
+        memcpy(&i, at, sizeof i);
+        for (const flag_choice *c = f->choices; c->name && !text[0]; c++)
+            if (c->value == i)
+                snprintf(text, bytes, "%s", c->name);
+        break;
+    case FLAG_INTS:
+        memcpy(&count, (const char *)o + f->count_at, sizeof count);
+        for (int k = 0; k < count; k++) {
+            size_t used = strlen(text);
+            memcpy(&i, (const char *)o + f->store + (size_t)k * sizeof i, sizeof i);
+            snprintf(text + used, bytes - used, "%s%d", k ? " " : "", i);
+        }
+        break;
+    case FLAG_GROUP: break;
+    }
+}
+
+/* "--num-layers 2" as it stands on the command line */
+static void spell(char *text, size_t bytes, const cli_options *o, const char *name)
+{
+    int n = 0;
+    const flag *flags = flags_table(&n);
+    char value[200] = "";
+
+    for (int i = 0; i < n; i++)
+        if (flags[i].name && strcmp(flags[i].name, name) == 0) {
+            flags_value(value, sizeof value, &flags[i], o);
+            if (flags[i].kind == FLAG_BOOL || flags[i].kind == FLAG_TRISTATE)
+                snprintf(text, bytes, "--%s%s", value[0] == 'y' ? "" : "no-", name);
+            else
+                snprintf(text, bytes, "--%s %s", name, value);
+        }
+}
+
+static int fail_pair(const cli_options *o, const char *a, const char *b, const char *why)
+{
+    char first[300] = "", second[300] = "";
+
+    spell(first, sizeof first, o, a);
+    spell(second, sizeof second, o, b);
+    return cli_fail(EXIT_BAD_INPUT, "%s and %s exclude each other: %s", first, second, why);
+}
+
+/* The draft's decoder is defined in exactly one way. */
+static int check_draft(const cli_options *o)
+{
+    static const char *const shaping[] = {"num-layers", "draft-arch", "draft-hidden-act",
+                                          "sliding-window", "full-attention-indices"};
+    const char *owner = o->train.from_pretrained ? "from-pretrained"
+                        : o->train.draft_config  ? "draft-config"
+                                                 : NULL;
+
+    if (o->train.from_pretrained && o->train.draft_config)
+        return fail_pair(o, "from-pretrained", "draft-config",
+                         "the checkpoint has a config of its own");
+    for (size_t i = 0; owner && i < sizeof shaping / sizeof shaping[0]; i++)
+        if (flags_given(o, shaping[i]))
+            return fail_pair(o, owner, shaping[i], "the config defines the draft's layers");
+    return 0;
+}
+
+static int check_norms(const cli_options *o)
+{
+    if (!o->train.fc_norm || o->train.norm_before_fc == 0)
+        return 0;
+    if (o->train.norm_before_fc == 1)
+        return fail_pair(o, "fc-norm", "norm-before-fc", "one norm or the other");
+    if (o->train.from_pretrained)
+        return 0; /* its config says which */
+    return cli_fail(EXIT_BAD_INPUT, "--fc-norm and --norm-before-fc (the default) exclude each "
+                                    "other: add --no-norm-before-fc");
+}
+
+int flags_check(const cli_options *o)
+{
+    const accrue_train_options *t = &o->train;
+    int bad = 0;
+
+    if (!t->verifier)
+        return cli_fail(EXIT_BAD_INPUT, "--verifier-name-or-path is missing");
+    bad = check_draft(o);
+    if (!bad)
+        bad = check_norms(o);
+    if (bad)
+        return bad;
+    if (t->d2t_path && !t->t2d_path)
+        return cli_fail(EXIT_BAD_INPUT, "--d2t-path %s needs --t2d-path, which is not given",
+                        t->d2t_path);
+    if (t->t2d_path && !t->d2t_path)
+        return cli_fail(EXIT_BAD_INPUT, "--t2d-path %s needs --d2t-path, which is not given",
+                        t->t2d_path);
+    if (flags_given(o, "scheduler-warmup-steps") && flags_given(o, "scheduler-warmup-ratio"))
+        return fail_pair(o, "scheduler-warmup-steps", "scheduler-warmup-ratio",
+                         "both say how long the warm-up is");
+    if (t->checkpoint_freq > 1 && t->checkpoint_freq > floor(t->checkpoint_freq))
+        return cli_fail(EXIT_BAD_INPUT,
+                        "--checkpoint-freq: %s, a whole number of epochs expected above 1",
+                        format_exact(t->checkpoint_freq).s);
+    if (!t->save_path)
+        return cli_fail(EXIT_BAD_INPUT, "--save-path: '', a folder expected");
+    return 0;
+}

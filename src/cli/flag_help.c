@@ -1,0 +1,224 @@
+/* flag_help.c - the table as --help (rendered by argp) and as the man page. */
+#include "flags.h"
+
+#include "cli.h"
+
+#include <argp.h>
+#include <string.h>
+
+#define DOC_BYTES 700
+
+/* What a flag takes: "N", "{adamw,muon}", or nothing for a switch. */
+static void describe_argument(char *s, size_t bytes, const flag *f)
+{
+    s[0] = '\0';
+    if (!f->choices) {
+        snprintf(s, bytes, "%s",
+                 f->arg && f->kind != FLAG_BOOL && f->kind != FLAG_TRISTATE ? f->arg : "");
+        return;
+    }
+    for (const flag_choice *c = f->choices; c->name; c++) {
+        size_t used = strlen(s);
+        if (c->value != CHOICE_LATER)
+            snprintf(s + used, bytes - used, "%s%s", used ? "," : "{", c->name);
+    }
+    size_t used = strlen(s);
+    snprintf(s + used, bytes - used, "}");
+}
+
+static void describe_default(char *s, size_t bytes, const flag *f, const cli_options *o)
+{
+    char value[200];
+
+    s[0] = '\0';
+    if (f->role != ROLE_USED || f->kind == FLAG_GROUP || !strcmp(f->name, "help"))
+        return;
+    flags_value(value, sizeof value, f, o);
+    if (f->unset && strcmp(f->unset, "required") == 0)
+        snprintf(s, bytes, " (required)");
+    else if (value[0])
+        snprintf(s, bytes, " (default: %s)", value);
+    else if (f->unset)
+        snprintf(s, bytes, " (default: %s)", f->unset);
+}
+
+/* "default: yes" on a switch means that its negation is the one to type. */
+static bool has_negation(const flag *f)
+{
+    return (f->kind == FLAG_BOOL || f->kind == FLAG_TRISTATE) && f->role == ROLE_USED &&
+           strncmp(f->name, "no-", 3) != 0 && strcmp(f->name, "help") != 0 &&
+           strcmp(f->name, "json") != 0 && strcmp(f->name, "dry-run") != 0;
+}
+
+static void defaults_of(cli_options *o, unsigned command)
+{
+    flags_init(o);
+    if (command == FOR_VERIFY)
+        o->train.compute = ACCRUE_F64;
+}
+
+static const struct {
+    unsigned command;
+    const char *usage, *doc;
+} commands[] = {
+    {FOR_TRAIN, NULL,
+     "Train an EAGLE-3 draft model for a verifier.\v"
+     "Every --flag of a yes or no has a --no-flag; underscores pass for dashes; of a repeated flag "
+     "the last one wins.\n\n"
+     "Exit status: 0 done; 1 failed while running; 2 bad input: a flag, a value or a file."},
+    {FOR_VERIFY, NULL,
+     "Compare one accumulated window of your data, and the update it makes, with a reference "
+     "computed in one piece.\v"
+     "The other flags of accrue train are accepted and change nothing here.\n\n"
+     "Exit status: 0 equal within the bound; 1 not; 2 bad input: a flag, a value or a file."},
+    {FOR_INSPECT, "DIR",
+     "Show what a data set, checkpoint or verifier folder contains.\v"
+     "Exit status: 0 done; 2 DIR cannot be read or is none of these."},
+};
+
+/* Whether the heading at `i` has a flag of this command under it. */
+static bool heads_some(const flag *flags, int n, int i, unsigned command)
+{
+    for (i++; i < n && flags[i].kind != FLAG_GROUP; i++)
+        if (flags[i].commands & command)
+            return true;
+    return false;
+}
+
+void flags_help(FILE *out, unsigned command)
+{
+    static char docs[MAX_FLAGS][DOC_BYTES], args[MAX_FLAGS][120], no[MAX_FLAGS][80];
+    static struct argp_option options[2 * MAX_FLAGS];
+    static cli_options o;
+    char name[40], value[300];
+    int n = 0, k = 0, group = 0;
+    const flag *flags = flags_table(&n);
+    struct argp argp = {.options = options};
+
+    defaults_of(&o, command);
+    for (int i = 0; i < n; i++) {
+        const flag *f = &flags[i];
+        if (!(f->commands & command))
+            continue;
+        if (f->kind == FLAG_GROUP) {
+            group++;
+            if (command != FOR_INSPECT && heads_some(flags, n, i, command))
+                options[k++] = (struct argp_option){.doc = f->help, .group = group};
+            continue;
+        }
+        describe_argument(args[i], sizeof args[i], f);
+        describe_default(value, sizeof value, f, &o);
+        snprintf(docs[i], sizeof docs[i], "%s%s", f->help, value);
+        options[k++] = (struct argp_option){.name = f->name,
+                                            .key = 1000 + i,
+                                            .arg = args[i][0] ? args[i] : NULL,
+                                            .doc = docs[i],
+                                            .group = group};
+        if (has_negation(f)) {
+            snprintf(no[i], sizeof no[i], "no-%s", f->name);
+            options[k++] = (struct argp_option){.name = no[i], .flags = OPTION_ALIAS};
+        }
+    }
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        if (commands[i].command == command) {
+            argp.args_doc = commands[i].usage;
+            argp.doc = commands[i].doc;
+        }
+    snprintf(name, sizeof name, "accrue %s",
+             command == FOR_TRAIN    ? "train"
+             : command == FOR_VERIFY ? "verify"
+                                     : "inspect");
+    argp_help(&argp, out, ARGP_HELP_SHORT_USAGE | ARGP_HELP_LONG | ARGP_HELP_DOC, name);
+    fputc('\n', out);
+}
+
+/* Text for roff: dashes of flags stay dashes, a leading dot or quote is no request. */
+static void roff(FILE *out, const char *s)
+{
+    if (*s == '.' || *s == '\'')
+        fputs("\\&", out);
+    for (; *s; s++) {
+        if (*s == '-')
+            fputs("\\-", out);
+        else if (*s == '\\')
+            fputs("\\e", out);
+        else
+            fputc(*s, out);
+    }
+}
+
+static void man_flag(FILE *out, const flag *f, const cli_options *o)
+{
+    char arg[200], value[300];
+
+    describe_argument(arg, sizeof arg, f);
+    describe_default(value, sizeof value, f, o);
+    fputs(".TP\n.B ", out);
+    roff(out, "--");
+    roff(out, f->name);
+    if (has_negation(f)) {
+        fputs(", ", out);
+        roff(out, "--no-");
+        roff(out, f->name);
+    }
+    if (arg[0]) {
+        fputs(" \\fI", out);
+        roff(out, arg);
+        fputs("\\fP", out);
+    }
+    fputc('\n', out);
+    roff(out, f->help);
+    roff(out, value);
+    fputs(".\n", out);
+    if (!(f->commands & FOR_VERIFY) && f->role == ROLE_USED)
+        fputs("Training only.\n", out);
+    if (!(f->commands & FOR_TRAIN))
+        fputs("Verify and inspect only.\n", out);
+}
+
+void flags_man(FILE *out)
+{
+    static cli_options o;
+    int n = 0;
+    const flag *flags = flags_table(&n);
+
+    defaults_of(&o, FOR_TRAIN);
+    fprintf(out,
+            ".TH ACCRUE 1 \"\" \"accrue %s\" \"User Commands\"\n"
+            ".SH NAME\naccrue \\- train speculative\\-decoding draft models with exact gradient "
+            "accumulation\n"
+            ".SH SYNOPSIS\n"
+            ".B accrue train\n\\-\\-verifier\\-name\\-or\\-path \\fIDIR\\fP \\-\\-data\\-path "
+            "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
+            ".B accrue verify\n\\-\\-verifier\\-name\\-or\\-path \\fIDIR\\fP \\-\\-data\\-path "
+            "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
+            ".B accrue inspect\n\\fIDIR\\fP [\\-\\-json]\n"
+            ".SH DESCRIPTION\n"
+            "\\fBaccrue train\\fP trains an EAGLE\\-3 draft model from a data set and hidden "
+            "states as speculators 0.9 prepares them, and writes checkpoint folders that it "
+            "loads. The flags have the names and defaults of \\fBspeculators train\\fP.\n.PP\n"
+            "\\fBaccrue verify\\fP compares one accumulated window of your data, and the update "
+            "that it makes, with a reference computed in one piece; in float64 unless "
+            "\\-\\-hidden\\-states\\-dtype says otherwise.\n.PP\n"
+            "\\fBaccrue inspect\\fP shows what a data set, checkpoint or verifier folder "
+            "contains.\n"
+            ".SH OPTIONS\n"
+            "Underscores pass for dashes; of a repeated flag the last one wins.\n",
+            accrue_version());
+    for (int i = 0; i < n; i++) {
+        if (flags[i].kind == FLAG_GROUP && flags[i].commands)
+            fprintf(out, ".SS %s\n", flags[i].help);
+        else if (flags[i].commands)
+            man_flag(out, &flags[i], &o);
+    }
+    fputs(".SH EXIT STATUS\n"
+          ".TP\n.B 0\nDone; for verify, equal within the bound.\n"
+          ".TP\n.B 1\nFailed while running; for verify, not equal.\n"
+          ".TP\n.B 2\nBad input: a flag, a value or a file. One line on stderr says which.\n"
+          ".TP\n.B 130\nInterrupted.\n"
+          ".SH FILES\n"
+          "In the folder of \\-\\-save\\-path: a checkpoint folder per epoch, "
+          "\\fImetrics.jsonl\\fP with one record per logged optimizer step and per validation, "
+          "and \\fItraining.svg\\fP. A run that trains empties an earlier metrics.jsonl.\n",
+          out);
+}

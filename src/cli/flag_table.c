@@ -1,0 +1,259 @@
+/* flag_table.c - the table itself: names and meaning of every flag.  Names, groups and order are
+ * those of `speculators train` 0.9, so that a command line of its can be used as it is; accrue's
+ * own flags stand in the group that they belong to.  Defaults are the library's. */
+#include "flags.h"
+
+#include <math.h>
+
+#define AT(field) offsetof(cli_options, field)
+#define RUN       (FOR_TRAIN | FOR_VERIFY)
+#define GROUP(title)                                                                               \
+    {                                                                                              \
+        .kind = FLAG_GROUP, .commands = RUN | FOR_INSPECT, .help = title                           \
+    }
+#define IGNORED(flag_name, flag_type, what)                                                        \
+    {                                                                                              \
+        flag_name, flag_type, ROLE_IGNORED, FOR_TRAIN, .arg = "X", .help = what                    \
+    }
+#define LATER(flag_name, flag_type, value)                                                         \
+    {                                                                                              \
+        flag_name, flag_type, ROLE_LATER, 0, .peer = value                                         \
+    }
+#define FROM(low) .min = low, .max = HUGE_VAL
+
+static const flag_choice archs[] = {{"llama", 1}, {"qwen3", 2}, {NULL, 0}};
+static const flag_choice dtypes[] = {
+    {"bfloat16", ACCRUE_BF16}, {"float32", ACCRUE_F32}, {"float64", ACCRUE_F64}, {NULL, 0}};
+static const flag_choice missing[] = {{"raise", ACCRUE_POLICY_RAISE},
+                                      {"skip", ACCRUE_POLICY_SKIP},
+                                      {"warn", ACCRUE_POLICY_SKIP},
+                                      {"generate", CHOICE_LATER},
+                                      {NULL, 0}};
+static const flag_choice nonfinite[] = {
+    {"stop", ACCRUE_POLICY_RAISE}, {"skip", ACCRUE_POLICY_SKIP}, {NULL, 0}};
+static const flag_choice normalizations[] = {
+    {"microbatch", ACCRUE_NORMALIZE_MICROBATCH}, {"token", ACCRUE_NORMALIZE_TOKEN}, {NULL, 0}};
+static const flag_choice tails[] = {
+    {"drop", ACCRUE_TAIL_DROP}, {"step", ACCRUE_TAIL_STEP}, {NULL, 0}};
+static const flag_choice optimizers[] = {{"adamw", ACCRUE_ADAMW}, {"muon", ACCRUE_MUON}, {NULL, 0}};
+static const flag_choice adjusts[] = {{"original", ACCRUE_MUON_ORIGINAL},
+                                      {"match_rms_adamw", ACCRUE_MUON_MATCH_RMS_ADAMW},
+                                      {NULL, 0}};
+static const flag_choice schedulers[] = {{"linear", ACCRUE_SCHEDULE_LINEAR},
+                                         {"cosine", ACCRUE_SCHEDULE_COSINE},
+                                         {"none", ACCRUE_SCHEDULE_NONE},
+                                         {NULL, 0}};
+
+static const flag table[] = {
+    GROUP("General"),
+    {"speculator-type", FLAG_STRING, ROLE_LATER, FOR_TRAIN, .arg = "TYPE", .peer = "eagle3",
+     .help = "Kind of draft; eagle3 is the one supported"},
+    {"dry-run", FLAG_BOOL, ROLE_USED, FOR_TRAIN, AT(dry_run),
+     .help = "Check everything, write the initialised checkpoint, print what the run would do"},
+    {"seed", FLAG_UINT64, ROLE_USED, RUN, AT(train.seed), .arg = "N", FROM(0),
+     .help = "Seed of the initial weights and of the shuffle"},
+    {"threads", FLAG_INT, ROLE_USED, RUN, AT(threads), .arg = "N", FROM(0),
+     .help = "Threads of the kernels; 0 is one per core. Results do not depend on it"},
+    {"json", FLAG_BOOL, ROLE_USED, FOR_VERIFY | FOR_INSPECT, AT(json),
+     .help = "Print JSON instead of a table"},
+    {"help", FLAG_BOOL, ROLE_USED, RUN | FOR_INSPECT, AT(help), .help = "Print this help"},
+    IGNORED("deterministic-cuda", FLAG_BOOL, "Accepted; every run is deterministic"),
+    LATER("config", FLAG_STRING, NULL),
+    LATER("dump-config", FLAG_BOOL, "false"),
+
+    GROUP("Verifier"),
+    {"verifier-name-or-path", FLAG_STRING, ROLE_USED, RUN, AT(train.verifier), .arg = "DIR",
+     .unset = "required", .help = "Folder of the verifier: config.json and safetensors"},
+    IGNORED("trust-remote-code", FLAG_BOOL, "Accepted; no code is ever loaded"),
+
+    GROUP("Draft"),
+    {"from-pretrained", FLAG_STRING, ROLE_USED, RUN, AT(train.from_pretrained), .arg = "DIR",
+     .help = "Start from this checkpoint, or from a folder with a config.json alone"},
+    {"draft-config", FLAG_STRING, ROLE_USED, RUN, AT(train.draft_config), .arg = "PATH",
+     .help = "config.json (file or folder) of the draft's decoder layers"},
+    {"num-layers", FLAG_INT, ROLE_USED, RUN, AT(train.num_layers), .arg = "N", FROM(1),
+     .unset = "1", .help = "Decoder layers of the draft"},
+    {"draft-arch", FLAG_STRING, ROLE_USED, RUN, AT(train.draft_arch), .choices = archs,
+     .unset = "llama", .help = "Architecture of the decoder layers"},
+    {"draft-hidden-act", FLAG_STRING, ROLE_USED, RUN, AT(train.draft_hidden_act), .arg = "NAME",
+     .help = "Activation of the decoder layers", .unset = "silu"},
+    {"target-layer-ids", FLAG_INTS, ROLE_USED, RUN, AT(train.target_layer_ids),
+     AT(train.n_target_layer_ids), AT(target_layer_ids), .arg = "ID...", FROM(0),
+     .unset = "2, n/2 and n-3 of n layers", .help = "Verifier layers that feed the draft"},
+    {"draft-vocab-size", FLAG_INT64, ROLE_USED, RUN, AT(train.draft_vocab_size), .arg = "N",
+     FROM(1), .unset = "the whole vocabulary",
+     .help = "Most frequent supervised tokens that the draft can predict"},
+    {"d2t-path", FLAG_STRING, ROLE_USED, RUN, AT(train.d2t_path), .arg = "FILE",
+     .help = "Vocabulary map from draft to verifier (.npy); needs --t2d-path"},
+    {"t2d-path", FLAG_STRING, ROLE_USED, RUN, AT(train.t2d_path), .arg = "FILE",
+     .help = "Vocabulary map from verifier to draft (.npy); needs --d2t-path"},
+    {"norm-before-residual", FLAG_BOOL, ROLE_USED, RUN, AT(train.norm_before_residual),
+     .help = "Take the first layer's residual after its hidden norm"},
+    {"embed-requires-grad", FLAG_BOOL, ROLE_USED, RUN, AT(train.embed_requires_grad),
+     .help = "Train the token embedding too"},
+    {"norm-before-fc", FLAG_TRISTATE, ROLE_USED, RUN, AT(train.norm_before_fc), .unset = "yes",
+     .help = "One norm over the concatenated verifier states"},
+    {"fc-norm", FLAG_BOOL, ROLE_USED, RUN, AT(train.fc_norm),
+     .help = "One norm per verifier state; needs --no-norm-before-fc"},
+    {"norm-output", FLAG_TRISTATE, ROLE_USED, RUN, AT(train.norm_output), .unset = "yes",
+     .help = "Feed the normalised output to the next step"},
+    {"sliding-window", FLAG_INT64, ROLE_USED, RUN, AT(train.sliding_window), .arg = "N", FROM(1),
+     .help = "Keys that a row of a sliding-window layer can see"},
+    {"full-attention-indices", FLAG_INTS, ROLE_USED, RUN, AT(train.full_attention_indices),
+     AT(train.n_full_attention_indices), AT(full_attention_indices), .arg = "I...", FROM(0),
+     .unset = "none", .help = "Draft layers with full attention instead"},
+    IGNORED("draft-attn-impl", FLAG_STRING, "Accepted; there is one implementation"),
+    IGNORED("draft-mrope-full-head-hack", FLAG_BOOL, "Accepted; concerns multimodal verifiers"),
+    LATER("token-freq-path", FLAG_STRING, NULL),
+    LATER("mask-token-id", FLAG_STRING, NULL),
+    LATER("sliding-window-non-causal", FLAG_BOOL, "false"),
+
+    GROUP("Data"),
+    {"data-path", FLAG_STRING, ROLE_USED, RUN, AT(train.data_path), .arg = "DIR",
+     .help = "Data set as `speculators prepare-data` writes it"},
+    {"hidden-states-path", FLAG_STRING, ROLE_USED, RUN, AT(train.hidden_states_path), .arg = "DIR",
+     .unset = "hidden_states in the data set", .help = "Folder of hs_<row>.safetensors"},
+    {"total-seq-len", FLAG_INT64, ROLE_USED, RUN, AT(train.total_seq_len), .arg = "N", FROM(1),
+     .help = "Tokens of a micro-batch"},
+    {"train-data-ratio", FLAG_DOUBLE, ROLE_USED, RUN, AT(train.train_data_ratio), .arg = "X",
+     .min = 0, .max = 1, .above = true, .help = "Share of rows to train on; the rest validates"},
+    {"hidden-states-dtype", FLAG_CHOICE, ROLE_USED, RUN, AT(train.compute), .choices = dtypes,
+     .help = "Compute dtype; masters and accumulators are float32, or float64 with float64"},
+    {"batch-plan", FLAG_STRING, ROLE_USED, RUN, AT(train.batch_plan), .arg = "FILE",
+     .help = "Replay the rows that this JSON file lists per micro-batch and epoch"},
+    {"dump-batch-plan", FLAG_STRING, ROLE_USED, FOR_TRAIN, AT(train.dump_batch_plan), .arg = "FILE",
+     .help = "Write the run's own batch plan"},
+    {"on-missing", FLAG_CHOICE, ROLE_USED, RUN, AT(train.on_missing), .choices = missing,
+     .help = "A row without hidden states: stop, or count it and go on (skip, warn)"},
+    IGNORED("num-workers", FLAG_STRING, "Accepted; the next micro-batch is always read ahead"),
+    IGNORED("prefetch-factor", FLAG_STRING, "Accepted; see --num-workers"),
+    LATER("hidden-states-backend", FLAG_STRING, "file"),
+    LATER("max-anchors", FLAG_STRING, "512"),
+    LATER("vllm-endpoint", FLAG_STRING, "http://localhost:8000/v1"),
+    LATER("on-generate", FLAG_STRING, "delete"),
+    LATER("request-timeout", FLAG_STRING, "120"),
+    LATER("max-retries", FLAG_STRING, "3"),
+    LATER("generation-validation-retries", FLAG_STRING, "2"),
+    LATER("max-consecutive-generation-failures", FLAG_STRING, "20"),
+
+    GROUP("Loss"),
+    {"loss-fn", FLAG_STRING, ROLE_USED, RUN, AT(train.loss_fn), .arg = "LOSS", .unset = "kl_div",
+     .help = "kl_div, rkl, jsd, ce, tv, nla, lk_hybrid, or weights as JSON: "
+             "{\"ce\": 0.1, \"tv\": 0.9}"},
+    {"ttt-steps", FLAG_INT, ROLE_USED, RUN, AT(train.ttt_steps), .arg = "N", .min = 1,
+     .max = ACCRUE_MAX_TTT_STEPS, .help = "Steps of the training-time-test unroll"},
+    {"ttt-step-loss-decay", FLAG_DOUBLE, ROLE_USED, RUN, AT(train.ttt_step_loss_decay), .arg = "X",
+     FROM(0), .help = "Factor on the loss from one step to the next"},
+    {"across-documents", FLAG_BOOL, ROLE_USED, RUN, AT(train.across_documents),
+     .help = "Let the shifts of the unroll read across document borders, as speculators does"},
+    IGNORED("loss-implementation", FLAG_STRING, "Accepted; there is one implementation"),
+
+    GROUP("Gradient accumulation"),
+    {"gradient-accumulation-steps", FLAG_INT64, ROLE_USED, RUN,
+     AT(train.window.gradient_accumulation_steps), .arg = "N", FROM(1),
+     .help = "Micro-batches per optimizer step"},
+    {"loss-normalization", FLAG_CHOICE, ROLE_USED, RUN, AT(train.window.loss_normalization),
+     .choices = normalizations,
+     .help = "Mean of the micro-batches' means, or one denominator per term as in one batch"},
+    {"accumulation-tail", FLAG_CHOICE, ROLE_USED, FOR_TRAIN, AT(train.accumulation_tail),
+     .choices = tails,
+     .help = "Micro-batches that do not fill a window: dropped, or a short window"},
+
+    GROUP("Optimizer"),
+    {"optimizer", FLAG_CHOICE, ROLE_USED, RUN, AT(train.window.optimizer), .choices = optimizers,
+     .help = "muon takes the matrices and leaves the rest to AdamW"},
+    {"lr", FLAG_DOUBLE, ROLE_USED, RUN, AT(train.window.lr), .arg = "X", FROM(0),
+     .help = "Learning rate (of AdamW)"},
+    {"weight-decay", FLAG_DOUBLE, ROLE_USED, RUN, AT(train.window.weight_decay), .arg = "X",
+     FROM(0), .help = "Weight decay of AdamW"},
+    {"muon-lr", FLAG_DOUBLE, ROLE_USED, RUN, AT(train.window.muon_lr), .arg = "X", FROM(0),
+     .unset = "--lr", .help = "Learning rate of Muon"},
+    {"muon-momentum", FLAG_DOUBLE, ROLE_USED, RUN, AT(train.window.muon_momentum), .arg = "X",
+     .min = 0, .max = 1, .help = "Momentum of Muon"},
+    {"muon-weight-decay", FLAG_DOUBLE, ROLE_USED, RUN, AT(train.window.muon_weight_decay),
+     .arg = "X", FROM(0), .help = "Weight decay of Muon"},
+    {"muon-ns-steps", FLAG_INT, ROLE_USED, RUN, AT(train.window.muon_ns_steps), .arg = "N",
+     .min = 1, .max = 99, .help = "Newton-Schulz steps"},
+    {"muon-ns-dtype", FLAG_CHOICE, ROLE_USED, RUN, AT(train.window.muon_ns_dtype),
+     .choices = dtypes, .unset = "--hidden-states-dtype",
+     .help = "Dtype of the Newton-Schulz products"},
+    {"muon-adjust-lr-fn", FLAG_CHOICE, ROLE_USED, RUN, AT(train.window.muon_adjust),
+     .choices = adjusts, .help = "How Muon's learning rate follows a matrix's shape"},
+
+    GROUP("Scheduler, in optimizer steps"),
+    {"scheduler-type", FLAG_CHOICE, ROLE_USED, FOR_TRAIN, AT(train.window.scheduler),
+     .choices = schedulers, .help = "Shape of the schedule after the warm-up"},
+    {"scheduler-warmup-steps", FLAG_INT64, ROLE_USED, FOR_TRAIN, AT(train.scheduler_warmup_steps),
+     .arg = "N", FROM(0), .unset = "1% of the total", .help = "Steps of warm-up"},
+    {"scheduler-warmup-ratio", FLAG_DOUBLE, ROLE_USED, FOR_TRAIN, AT(train.scheduler_warmup_ratio),
+     .arg = "X", .min = 0, .max = 1, .unset = "none",
+     .help = "Warm-up as a share of the total; excludes --scheduler-warmup-steps"},
+    {"scheduler-total-steps", FLAG_INT64, ROLE_USED, FOR_TRAIN, AT(train.scheduler_total_steps),
+     .arg = "N", FROM(1), .unset = "--max-steps, else the run's", .help = "Where it ends"},
+    {"scheduler-num-cosine-cycles", FLAG_DOUBLE, ROLE_USED, FOR_TRAIN,
+     AT(train.window.num_cosine_cycles), .arg = "X", FROM(0), .help = "Waves of cosine"},
+
+    GROUP("Trainer"),
+    {"epochs", FLAG_INT64, ROLE_USED, FOR_TRAIN, AT(train.epochs), .arg = "N", FROM(1),
+     .help = "Passes over the training rows"},
+    {"max-steps", FLAG_INT64, ROLE_USED, FOR_TRAIN, AT(train.max_steps), .arg = "N", FROM(1),
+     .unset = "no limit", .help = "Stop after this many optimizer steps"},
+    {"checkpoint-freq", FLAG_DOUBLE, ROLE_USED, FOR_TRAIN, AT(train.checkpoint_freq), .arg = "X",
+     .min = 0, .max = HUGE_VAL, .above = true,
+     .help = "Epochs between checkpoints; below 1, that share of an epoch's optimizer steps"},
+    {"save-best", FLAG_BOOL, ROLE_USED, FOR_TRAIN, AT(train.save_best),
+     .help = "Keep the checkpoint with the least validation loss alone"},
+    {"log-freq", FLAG_INT64, ROLE_USED, FOR_TRAIN, AT(log_freq), .arg = "N", FROM(1),
+     .help = "Optimizer steps between two records of metrics.jsonl and two lines"},
+    {"save-path", FLAG_STRING, ROLE_USED, FOR_TRAIN, AT(train.save_path), .arg = "DIR",
+     .help = "Where checkpoints, metrics.jsonl and training.svg go"},
+    {"on-nonfinite", FLAG_CHOICE, ROLE_USED, FOR_TRAIN, AT(train.on_nonfinite),
+     .choices = nonfinite,
+     .help = "A loss or gradient that is NaN or infinite: stop, or count it and go on"},
+    {"no-resume-from-checkpoint", FLAG_BOOL, ROLE_USED, FOR_TRAIN, AT(train.no_resume),
+     .help = "Write over the checkpoints in --save-path, which are refused otherwise; nothing "
+             "resumes yet"},
+    LATER("fsdp-shard", FLAG_BOOL, "false"),
+    LATER("gradient-checkpointing", FLAG_BOOL, "false"),
+    LATER("logger", FLAG_STRING, ""),
+    LATER("log-dir", FLAG_STRING, "./logs"),
+    LATER("run-name", FLAG_STRING, NULL),
+
+    LATER("block-size", FLAG_STRING, NULL),
+    LATER("sample-from-anchor", FLAG_BOOL, NULL),
+    LATER("dflash-decay-gamma", FLAG_STRING, "4.0"),
+    LATER("per-position-loss-weight", FLAG_STRING, NULL),
+    LATER("dpace-alpha", FLAG_STRING, "0.5"),
+    LATER("conv-kernel-size", FLAG_STRING, "2"),
+    LATER("conv-group-size", FLAG_STRING, "16"),
+    LATER("selector-rank", FLAG_STRING, "256"),
+    LATER("selector-top-k", FLAG_STRING, "16"),
+    LATER("selector-loss-alpha", FLAG_STRING, "1.0"),
+    LATER("markov-rank", FLAG_STRING, "256"),
+    LATER("markov-head-type", FLAG_STRING, "vanilla"),
+    LATER("enable-confidence-head", FLAG_BOOL, "true"),
+    LATER("confidence-head-with-markov", FLAG_BOOL, "true"),
+    LATER("confidence-head-alpha", FLAG_STRING, "1.0"),
+    LATER("xpress-rank", FLAG_STRING, "256"),
+    LATER("xpress-mlp-ratio", FLAG_STRING, "2"),
+    LATER("num-jacobi-passes", FLAG_STRING, "6"),
+    LATER("consistency-weight", FLAG_STRING, "0.3"),
+    LATER("consistency-passes", FLAG_STRING, "3"),
+    LATER("base-anchor-weight", FLAG_STRING, "0.6"),
+    LATER("ce-from-data", FLAG_BOOL, "false"),
+    LATER("base-anchor-full-weight", FLAG_BOOL, "false"),
+    LATER("num-depths", FLAG_STRING, "8"),
+    LATER("down-sample-ratio", FLAG_STRING, "0.7"),
+    LATER("down-sample-ratio-min", FLAG_STRING, "0.2"),
+    LATER("num-speculative-steps", FLAG_STRING, "3"),
+    LATER("step-weight-beta", FLAG_STRING, "0.6"),
+};
+
+_Static_assert(sizeof table / sizeof table[0] <= MAX_FLAGS, "cli_options.given is too short");
+_Static_assert(sizeof(accrue_optimizer) == sizeof(int), "FLAG_CHOICE stores an int");
+
+const flag *flags_table(int *count)
+{
+    *count = (int)(sizeof table / sizeof table[0]);
+    return table;
+}

@@ -1,0 +1,116 @@
+/* options.c - defaults of accrue_train_options and what no run could accept. */
+#include "train/train.h"
+
+#include <math.h>
+#include <string.h>
+
+void accrue_train_options_init(accrue_train_options *opt, size_t struct_size)
+{
+    accrue_train_options d = {
+        .seed = 42,
+        .norm_before_residual = true,
+        .norm_before_fc = -1,
+        .norm_output = -1,
+        .sliding_window = 2048,
+        .data_path = "./output",
+        .total_seq_len = 8192,
+        .train_data_ratio = 0.9,
+        .compute = ACCRUE_BF16,
+        .on_missing = ACCRUE_POLICY_RAISE,
+        .loss_fn = "kl_div",
+        .ttt_steps = 3,
+        .ttt_step_loss_decay = 1.0,
+        .scheduler_warmup_steps = -1,
+        .scheduler_warmup_ratio = (double)NAN,
+        .accumulation_tail = ACCRUE_TAIL_DROP,
+        .epochs = 20,
+        .checkpoint_freq = 1.0,
+        .log_freq = 1,
+        .save_path = "./output/checkpoints",
+        .on_nonfinite = ACCRUE_POLICY_RAISE,
+    };
+
+    accrue_window_options_init(&d.window, sizeof d.window);
+    d.struct_size = struct_size;
+    if (struct_size > sizeof d)
+        memset(opt, 0, struct_size);
+    memcpy(opt, &d, struct_size < sizeof d ? struct_size : sizeof d);
+}
+
+static accrue_status at_least(const char *flag, int64_t value, int64_t least, accrue_error *err)
+{
+    return value >= least ? ACCRUE_OK
+                          : acr_fail(err, ACCRUE_EINVAL, "%s: %lld, at least %lld expected", flag,
+                                     (long long)value, (long long)least);
+}
+
+static accrue_status check_draft(const accrue_train_options *opt, accrue_error *err)
+{
+    if (!opt->verifier || !*opt->verifier)
+        return acr_fail(err, ACCRUE_EINVAL, "--verifier-name-or-path: a folder expected");
+    if (opt->fc_norm && opt->norm_before_fc != 0)
+        return acr_fail(err, ACCRUE_EINVAL,
+                        "--fc-norm excludes --norm-before-fc: give --no-norm-before-fc with it");
+    if (opt->from_pretrained && opt->draft_config)
+        return acr_fail(err, ACCRUE_EINVAL,
+                        "--from-pretrained \"%s\" excludes --draft-config \"%s\"",
+                        opt->from_pretrained, opt->draft_config);
+    if (!opt->d2t_path != !opt->t2d_path)
+        return acr_fail(err, ACCRUE_EINVAL, "%s is given without %s",
+                        opt->d2t_path ? "--d2t-path" : "--t2d-path",
+                        opt->d2t_path ? "--t2d-path" : "--d2t-path");
+    return ACCRUE_OK;
+}
+
+static accrue_status check_schedule(const accrue_train_options *opt, accrue_error *err)
+{
+    if (opt->scheduler_warmup_steps >= 0 && !isnan(opt->scheduler_warmup_ratio))
+        return acr_fail(err, ACCRUE_EINVAL,
+                        "--scheduler-warmup-steps %lld excludes --scheduler-warmup-ratio %g",
+                        (long long)opt->scheduler_warmup_steps, opt->scheduler_warmup_ratio);
+    if (!isnan(opt->scheduler_warmup_ratio) &&
+        !(opt->scheduler_warmup_ratio >= 0 && opt->scheduler_warmup_ratio <= 1))
+        return acr_fail(err, ACCRUE_EINVAL, "--scheduler-warmup-ratio: %g, 0 to 1 expected",
+                        opt->scheduler_warmup_ratio);
+    if (opt->max_steps < 0)
+        return at_least("--max-steps", opt->max_steps, 1, err);
+    if (opt->scheduler_total_steps < 0)
+        return at_least("--scheduler-total-steps", opt->scheduler_total_steps, 1, err);
+    return ACCRUE_OK;
+}
+
+accrue_status acr_train_options_check(const accrue_train_options *opt, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    if (opt->struct_size != sizeof *opt)
+        return acr_fail(err, ACCRUE_EINVAL, "options of %zu bytes, %zu expected",
+                        opt->struct_size, sizeof *opt);
+    ACR_TRY(at_least("--gradient-accumulation-steps", opt->window.gradient_accumulation_steps, 1,
+                     err));
+    ACR_TRY(at_least("--total-seq-len", opt->total_seq_len, 2, err));
+    ACR_TRY(at_least("--ttt-steps", opt->ttt_steps, 1, err));
+    ACR_TRY(at_least("--log-freq", opt->log_freq, 1, err));
+    ACR_TRY(at_least("--epochs", opt->epochs, 1, err));
+    ACR_TRY(at_least("--sliding-window", opt->sliding_window, 1, err));
+    ACR_TRY(at_least("--draft-vocab-size", opt->draft_vocab_size, 0, err));
+    if (opt->ttt_steps > ACCRUE_MAX_TTT_STEPS)
+        st = acr_fail(err, ACCRUE_EINVAL, "--ttt-steps: %d, at most %d expected", opt->ttt_steps,
+                      ACCRUE_MAX_TTT_STEPS);
+    else if (!(opt->train_data_ratio > 0 && opt->train_data_ratio <= 1))
+        st = acr_fail(err, ACCRUE_EINVAL, "--train-data-ratio: %g, above 0 and at most 1 expected",
+                      opt->train_data_ratio);
+    else if (!(opt->ttt_step_loss_decay > 0) || isinf(opt->ttt_step_loss_decay))
+        st = acr_fail(err, ACCRUE_EINVAL, "--ttt-step-loss-decay: %g, above 0 expected",
+                      opt->ttt_step_loss_decay);
+    else if (!(opt->checkpoint_freq > 0) || isinf(opt->checkpoint_freq))
+        st = acr_fail(err, ACCRUE_EINVAL, "--checkpoint-freq: %g, above 0 expected",
+                      opt->checkpoint_freq);
+    if (st)
+        goto cleanup;
+    ACR_TRY(check_draft(opt, err));
+    ACR_TRY(check_schedule(opt, err));
+
+cleanup:
+    return st;
+}

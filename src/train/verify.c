@@ -1,0 +1,325 @@
+/* verify.c - proof on the user's own data that accumulation changes nothing.
+ *
+ * The first window of epoch 0 is accumulated by the very pieces that training uses.  The reference
+ * is made in one piece: under `token` one micro-batch that holds all documents of the window, under
+ * `microbatch` the mean of micro-batch gradients that were each computed alone and summed in f64.
+ * Both gradients then go through one optimizer step from the same weights. */
+#include "train/train.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Relative to a group's largest element.  Sums of some thousand terms in another order: f64 keeps
+ * about 1e-13 of it, f32 about 1e-5.  A first AdamW step divides each gradient by its own size, so
+ * that an element's relative error passes through; elements that cancel to almost nothing lose
+ * digits, which the bound on updates allows for. */
+static const double bound_f64 = 1e-10, bound_f32 = 1e-3;
+
+/* Copies of the model's arrays, one block for all trainable parameters. */
+typedef struct snapshot {
+    void *data;
+} snapshot;
+
+typedef struct proof {
+    accrue_run *run;
+    acr_loader *loader;      /* with room for the whole window */
+    acr_tape tape;
+    snapshot start;          /* masters before the step */
+    snapshot gradient;       /* of the reference */
+    snapshot accumulated;    /* of the window */
+    snapshot updated;        /* masters after the window's step */
+    double *sum;             /* f64 mean of separate gradients */
+} proof;
+
+static int64_t elements(const acr_model *m)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < m->n_params; i++)
+        if (m->params[i].trainable)
+            n += m->params[i].rows * m->params[i].cols;
+    return n;
+}
+
+typedef enum direction { SAVE_GRAD, LOAD_GRAD, SAVE_MASTER, LOAD_MASTER } direction;
+
+static void move(acr_model *m, snapshot *s, direction d)
+{
+    size_t real = acr_dtype_bytes(m->real);
+    char *at = s->data;
+
+    for (int i = 0; i < m->n_params; i++) {
+        acr_param *p = &m->params[i];
+        size_t bytes = (size_t)(p->rows * p->cols) * real;
+        void *array = d == SAVE_GRAD || d == LOAD_GRAD ? p->grad : p->master;
+        if (!p->trainable)
+            continue;
+        if (d == SAVE_GRAD || d == SAVE_MASTER)
+            memcpy(at, array, bytes);
+        else
+            memcpy(array, at, bytes);
+        at += bytes;
+    }
+    if (d == LOAD_MASTER)
+        acr_model_refresh(m);
+}
+
+static double at(acr_dtype real, const void *p, int64_t i)
+{
+    return real == ACR_DTYPE_F64 ? ((const double *)p)[i] : (double)((const float *)p)[i];
+}
+
+static accrue_status proof_open(proof *p, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    acr_model *m = p->run->setup.model;
+    size_t bytes = (size_t)elements(m) * acr_dtype_bytes(m->real);
+    snapshot *all[] = {&p->start, &p->gradient, &p->accumulated, &p->updated};
+    acr_loader_options loader = {.states_dir = p->run->setup.states_dir,
+                                 .shape = p->run->setup.shape};
+
+    for (int i = 0; i < ACR_COUNT(all); i++)
+        if (!(all[i]->data = acr_malloc(bytes)))
+            return acr_enomem(err, bytes, "a copy of the parameters");
+    p->sum = acr_calloc((size_t)elements(m), sizeof *p->sum);
+    if (!p->sum)
+        return acr_enomem(err, (size_t)elements(m) * sizeof *p->sum, "the reference gradient");
+    loader.shape.total_seq_len *= p->run->opt.window.gradient_accumulation_steps;
+    ACR_TRY(acr_loader_create(&p->loader, p->run->setup.data, &loader, err));
+    ACR_TRY(acr_tape_init(&p->tape, p->run->opt.compute, err));
+
+cleanup:
+    return st;
+}
+
+static void proof_close(proof *p)
+{
+    acr_free(p->start.data);
+    acr_free(p->gradient.data);
+    acr_free(p->accumulated.data);
+    acr_free(p->updated.data);
+    acr_free(p->sum);
+    acr_loader_free(p->loader);
+    acr_tape_free(&p->tape);
+}
+
+/* The window as training runs it; n micro-batches and then the step. */
+static accrue_status accumulate(proof *p, accrue_verify_report *out, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    acr_model *m = p->run->setup.model;
+    accrue_metrics metrics;
+
+    ACR_TRY(accrue_run_epoch(p->run, 0, err));
+    move(m, &p->start, SAVE_MASTER);
+    do {
+        ACR_TRY(accrue_run_forward_backward(p->run, &metrics, err));
+        out->micro_batches++;
+        out->tokens += metrics.tokens;
+        out->supervised_tokens += metrics.supervised_tokens;
+    } while (!accrue_window_at_boundary(p->run->window));
+    move(m, &p->accumulated, SAVE_GRAD);
+    ACR_TRY(accrue_run_clip(p->run, NULL, err));
+    ACR_TRY(accrue_run_step(p->run, NULL, err));
+    move(m, &p->updated, SAVE_MASTER);
+    move(m, &p->start, LOAD_MASTER);
+
+cleanup:
+    return st;
+}
+
+/* token: every document of the window in one micro-batch, with the window's denominators. */
+static accrue_status one_batch(proof *p, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    const acr_epoch *e = &p->run->current;
+    int64_t begin[2] = {0, e->begin[p->run->window_size]};
+    acr_epoch whole = {.n = 1, .begin = begin, .rows = e->rows};
+    int64_t counts[ACCRUE_MAX_TTT_STEPS];
+    const acr_batch *b = NULL;
+    accrue_metrics metrics;
+    acr_weighting w;
+
+    ACR_TRY(acr_loader_start(p->loader, &whole, 0, 1, err));
+    ACR_TRY(acr_loader_next(&b, p->loader, err));
+    acr_eagle3_counts(b, &p->run->setup.eagle3, counts);
+    acr_weigh(&w, &p->run->setup.eagle3, ACCRUE_NORMALIZE_TOKEN, counts, counts, 1);
+    acr_model_zero_grad(p->run->setup.model);
+    ACR_TRY(acr_micro_batch(&metrics, p->run->setup.model, &p->tape, b, &p->run->setup.eagle3, &w,
+                            true, err));
+
+cleanup:
+    return st;
+}
+
+static void add_to_sum(proof *p, int64_t n)
+{
+    const acr_model *m = p->run->setup.model;
+    double *sum = p->sum;
+
+    for (int i = 0; i < m->n_params; i++) {
+        const acr_param *q = &m->params[i];
+        for (int64_t j = 0; q->trainable && j < q->rows * q->cols; j++)
+            *sum++ += at(m->real, q->grad, j) / (double)n;
+    }
+}
+
+static void sum_to_grad(proof *p)
+{
+    acr_model *m = p->run->setup.model;
+    const double *sum = p->sum;
+
+    for (int i = 0; i < m->n_params; i++) {
+        acr_param *q = &m->params[i];
+        int64_t n = q->rows * q->cols;
+        if (!q->trainable)
+            continue;
+        if (m->real == ACR_DTYPE_F64)
+            memcpy(q->grad, sum, (size_t)n * sizeof *sum);
+        else
+            acr_convert(m->real, q->grad, ACR_DTYPE_F64, sum, n);
+        sum += n;
+    }
+}
+
+/* microbatch: each gradient alone, then the mean. */
+static accrue_status separate_batches(proof *p, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    accrue_run *run = p->run;
+    int64_t counts[ACCRUE_MAX_TTT_STEPS];
+    const acr_batch *b = NULL;
+    accrue_metrics metrics;
+    acr_weighting w;
+
+    ACR_TRY(acr_loader_start(run->loader, &run->current, 0, run->window_size, err));
+    for (int64_t i = 0; i < run->window_size; i++) {
+        ACR_TRY(acr_loader_next(&b, run->loader, err));
+        acr_eagle3_counts(b, &run->setup.eagle3, counts);
+        acr_weigh(&w, &run->setup.eagle3, ACCRUE_NORMALIZE_MICROBATCH, counts, counts, 1);
+        acr_model_zero_grad(run->setup.model);
+        ACR_TRY(acr_micro_batch(&metrics, run->setup.model, &p->tape, b, &run->setup.eagle3, &w,
+                                true, err));
+        add_to_sum(p, run->window_size);
+    }
+    sum_to_grad(p);
+
+cleanup:
+    return st;
+}
+
+/* One step of a fresh optimizer on the gradient now in the model's accumulators. */
+static accrue_status step_once(proof *p, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    accrue_window_options o = p->run->opt.window;
+    accrue_window *w = NULL;
+
+    o.gradient_accumulation_steps = 1;
+    o.total_steps = p->run->plan.schedule_total_steps;
+    o.warmup_steps = p->run->plan.warmup_steps;
+    if (!o.muon_ns_dtype)
+        o.muon_ns_dtype = p->run->opt.compute;
+    ACR_TRY(accrue_window_create(&w, &o, err));
+    ACR_TRY(acr_register_params(w, p->run->setup.model, err));
+    move(p->run->setup.model, &p->gradient, SAVE_GRAD);
+    acr_window_begin(w);
+    move(p->run->setup.model, &p->gradient, LOAD_GRAD);
+    ACR_TRY(acr_window_count(w, 0.0, true, err));
+    ACR_TRY(accrue_window_clip(w, NULL, err));
+    ACR_TRY(accrue_window_step(w, NULL, err));
+
+cleanup:
+    accrue_window_free(w);
+    return st;
+}
+
+typedef struct extreme {
+    double difference, largest;
+} extreme;
+
+static void note(extreme *e, double got, double expected, double size)
+{
+    double d = fabs(got - expected);
+
+    /* A NaN must not get lost in a comparison that is false. */
+    if (!(d <= e->difference))
+        e->difference = d;
+    if (fabs(size) > e->largest)
+        e->largest = fabs(size);
+}
+
+static double relative(extreme e)
+{
+    return e.difference == 0 ? 0 : e.difference / e.largest;
+}
+
+/* Compares group by group; the model's masters are those after the reference's step. */
+static void compare(const proof *p, accrue_verify_report *out)
+{
+    const acr_model *m = p->run->setup.model;
+    int64_t offset = 0;
+
+    for (int i = 0; i < m->n_params; i++) {
+        const acr_param *q = &m->params[i];
+        accrue_verify_row *row = &out->rows[out->n_rows - 1];
+        int64_t n = q->rows * q->cols;
+        extreme gradient, update;
+        if (!q->trainable)
+            continue;
+        if (out->n_rows == 0 || strcmp(row->group, q->group->name) != 0) {
+            row = &out->rows[out->n_rows++];
+            snprintf(row->group, sizeof row->group, "%s", q->group->name);
+            row->pass = true;
+        }
+        gradient = update = (extreme){0};
+        for (int64_t j = 0; j < n; j++) {
+            double before = at(m->real, p->start.data, offset + j);
+            double after = at(m->real, q->master, j);
+            note(&gradient, at(m->real, p->accumulated.data, offset + j),
+                 at(m->real, p->gradient.data, offset + j),
+                 at(m->real, p->gradient.data, offset + j));
+            note(&update, at(m->real, p->updated.data, offset + j), after, after - before);
+        }
+        row->elements += n;
+        row->grad_max_abs = fmax(row->grad_max_abs, gradient.difference);
+        row->grad_max_rel = fmax(row->grad_max_rel, relative(gradient));
+        row->update_max_abs = fmax(row->update_max_abs, update.difference);
+        row->update_max_rel = fmax(row->update_max_rel, relative(update));
+        row->pass = row->pass && relative(gradient) <= out->bound &&
+                    relative(update) <= out->bound;
+        out->pass = out->pass && row->pass;
+        offset += n;
+    }
+}
+
+accrue_status accrue_verify(accrue_verify_report *out, const accrue_train_options *opt,
+                            accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    proof p = {0};
+
+    memset(out, 0, sizeof *out);
+    ACR_TRY(accrue_run_open(&p.run, opt, NULL, NULL, err));
+    out->n = opt->window.gradient_accumulation_steps;
+    out->bound = opt->compute == ACCRUE_F64 ? bound_f64 : bound_f32;
+    out->pass = true;
+    ACR_TRY(proof_open(&p, err));
+    ACR_TRY(accumulate(&p, out, err));
+    if (opt->window.loss_normalization == ACCRUE_NORMALIZE_TOKEN)
+        ACR_TRY(one_batch(&p, err));
+    else
+        ACR_TRY(separate_batches(&p, err));
+    ACR_TRY(step_once(&p, err));
+    compare(&p, out);
+    if (!out->pass)
+        st = acr_fail(err, ACCRUE_EVERIFY,
+                      "the accumulated gradient or update differs from the reference by more than "
+                      "%g", out->bound);
+
+cleanup:
+    proof_close(&p);
+    accrue_run_free(p.run);
+    return st;
+}

@@ -1,0 +1,323 @@
+/* fake_accrue.c - a stand-in for the library, so that the command line is tested without training:
+ * it checks nothing, trains nothing, and reports made-up progress.  The verifier's name chooses
+ * what happens: "fail-<STATUS NAME>" fails at once, "stop-<STATUS NAME>" after three steps. */
+#include "accrue/accrue.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static const char *const status_names[] = {"ACCRUE_OK",        "ACCRUE_ENOMEM",  "ACCRUE_EINVAL",
+                                           "ACCRUE_ESTATE",    "ACCRUE_EIO",     "ACCRUE_EFORMAT",
+                                           "ACCRUE_EMISMATCH", "ACCRUE_ENOTSUP", "ACCRUE_ENUMERIC",
+                                           "ACCRUE_ECANCELED", "ACCRUE_EVERIFY"};
+
+static int threads = -1;
+
+const char *accrue_version(void)
+{
+    return "0.1.0";
+}
+
+void accrue_set_threads(int n)
+{
+    threads = n;
+}
+
+void accrue_train_options_init(accrue_train_options *opt, size_t struct_size)
+{
+    memset(opt, 0, struct_size);
+    *opt = (accrue_train_options){
+        .struct_size = struct_size,
+        .window = {.struct_size = sizeof opt->window,
+                   .gradient_accumulation_steps = 1,
+                   .loss_normalization = ACCRUE_NORMALIZE_MICROBATCH,
+                   .clip_norm = 1,
+                   .optimizer = ACCRUE_MUON,
+                   .lr = 1e-3,
+                   .beta1 = 0.9,
+                   .beta2 = 0.999,
+                   .eps = 1e-8,
+                   .weight_decay = 0.01,
+                   .muon_lr = (double)NAN,
+                   .muon_momentum = 0.95,
+                   .muon_weight_decay = 0.1,
+                   .muon_ns_steps = 5,
+                   .muon_adjust = ACCRUE_MUON_MATCH_RMS_ADAMW,
+                   .scheduler = ACCRUE_SCHEDULE_LINEAR,
+                   .num_cosine_cycles = 0.5},
+        .seed = 42,
+        .norm_before_residual = true,
+        .norm_before_fc = -1,
+        .norm_output = -1,
+        .sliding_window = 2048,
+        .data_path = "./output",
+        .total_seq_len = 8192,
+        .train_data_ratio = 0.9,
+        .compute = ACCRUE_BF16,
+        .on_missing = ACCRUE_POLICY_RAISE,
+        .ttt_steps = 3,
+        .ttt_step_loss_decay = 1,
+        .scheduler_warmup_steps = -1,
+        .scheduler_warmup_ratio = (double)NAN,
+        .accumulation_tail = ACCRUE_TAIL_DROP,
+        .epochs = 20,
+        .checkpoint_freq = 1,
+        .save_path = "./output/checkpoints",
+        .on_nonfinite = ACCRUE_POLICY_RAISE,
+    };
+}
+
+void accrue_metrics_add(accrue_metrics *into, const accrue_metrics *m)
+{
+    into->n_steps = m->n_steps;
+    into->n_terms = m->n_terms;
+    into->loss_sum += m->loss_sum;
+    into->loss_total += m->loss_total;
+    for (int k = 0; k < m->n_steps; k++) {
+        into->full_acc_sum[k] += m->full_acc_sum[k];
+        into->full_acc_total[k] += m->full_acc_total[k];
+        into->cond_acc_sum[k] += m->cond_acc_sum[k];
+        into->cond_acc_total[k] += m->cond_acc_total[k];
+    }
+    into->tokens += m->tokens;
+}
+
+static accrue_status fail_as(const char *verifier, const char *prefix, accrue_error *err)
+{
+    size_t len = strlen(prefix);
+
+    if (strncmp(verifier, prefix, len) != 0)
+        return ACCRUE_OK;
+    for (int s = 1; s <= ACCRUE_EVERIFY; s++)
+        if (strcmp(status_names[s], verifier + len) == 0) {
+            err->status = (accrue_status)s;
+            snprintf(err->message, sizeof err->message, "%s: broken on purpose", verifier);
+            return err->status;
+        }
+    return ACCRUE_OK;
+}
+
+/* The options as they arrived, one a line, into the file that the environment names. */
+static void dump_options(const accrue_train_options *o)
+{
+    const char *path = getenv("FAKE_ACCRUE_OPTIONS");
+    FILE *f = path ? fopen(path, "w") : NULL;
+
+    if (!f)
+        return;
+    fprintf(f, "verifier=%s\nseed=%llu\nthreads=%d\nn=%lld\nnormalization=%d\ntail=%d\n",
+            o->verifier, (unsigned long long)o->seed, threads,
+            (long long)o->window.gradient_accumulation_steps, (int)o->window.loss_normalization,
+            (int)o->accumulation_tail);
+    fprintf(f, "optimizer=%d\nlr=%.17g\nmuon_lr=%.17g\nns_dtype=%d\ncompute=%d\nscheduler=%d\n",
+            (int)o->window.optimizer, o->window.lr, o->window.muon_lr, (int)o->window.muon_ns_dtype,
+            (int)o->compute, (int)o->window.scheduler);
+    fprintf(f, "layers=");
+    for (int i = 0; i < o->n_target_layer_ids; i++)
+        fprintf(f, "%d,", o->target_layer_ids[i]);
+    fprintf(f, "\nfull=");
+    for (int i = 0; i < o->n_full_attention_indices; i++)
+        fprintf(f, "%d,", o->full_attention_indices[i]);
+    fprintf(f,
+            "\nnorm_before_residual=%d\nnorm_before_fc=%d\nfc_norm=%d\nnorm_output=%d\n"
+            "embed=%d\nacross=%d\n",
+            o->norm_before_residual, o->norm_before_fc, o->fc_norm, o->norm_output,
+            o->embed_requires_grad, o->across_documents);
+    fprintf(f, "no_resume=%d\n", o->no_resume);
+    fprintf(f, "arch=%s\nloss=%s\non_missing=%d\nnonfinite=%d\nwarmup=%lld\nratio=%.17g\n",
+            o->draft_arch ? o->draft_arch : "", o->loss_fn ? o->loss_fn : "", (int)o->on_missing,
+            (int)o->on_nonfinite, (long long)o->scheduler_warmup_steps, o->scheduler_warmup_ratio);
+    fprintf(f, "epochs=%lld\nmax_steps=%lld\nsave_path=%s\nplan=%s\ndump=%s\nfrom=%s\n",
+            (long long)o->epochs, (long long)o->max_steps, o->save_path,
+            o->batch_plan ? o->batch_plan : "", o->dump_batch_plan ? o->dump_batch_plan : "",
+            o->from_pretrained ? o->from_pretrained : "");
+    fclose(f);
+}
+
+static accrue_metrics made_up(const accrue_train_options *o, double at, double noise)
+{
+    accrue_metrics m = {.n_steps = o->ttt_steps, .tokens = 480, .supervised_tokens = 300};
+    double floor_at = 10;
+
+    if (o->loss_fn && o->loss_fn[0] == '{') {
+        m.n_terms = 2;
+        m.term_name[0] = "ce";
+        m.term_name[1] = "tv";
+    }
+    m.loss_total = 1;
+    m.loss_sum = floor_at + 25 * exp(-at * 4) + noise * 1.5;
+    double full = 1;
+    for (int k = 0; k < m.n_steps; k++) {
+        double cond = (0.55 - 0.04 * k) * (1 - exp(-at * 3)) * (1 + noise * 0.1);
+        full *= cond;
+        m.step_loss_sum[k] = m.loss_sum / m.n_steps;
+        m.step_loss_total[k] = 1;
+        m.full_acc_sum[k] = 300 * full;
+        m.full_acc_total[k] = 300;
+        m.cond_acc_sum[k] = 100 * cond;
+        m.cond_acc_total[k] = 100;
+        for (int i = 0; i < m.n_terms; i++) {
+            m.term_loss_sum[i][k] = m.loss_sum / 2;
+            m.term_loss_total[i][k] = 1;
+        }
+    }
+    return m;
+}
+
+static accrue_train_plan made_up_plan(const accrue_train_options *o)
+{
+    int64_t steps = 40 / o->window.gradient_accumulation_steps;
+
+    return (accrue_train_plan){.train_rows = 144,
+                               .val_rows = 16,
+                               .params = 61234567,
+                               .trainable_params = 5091264,
+                               .epochs = o->epochs,
+                               .total_steps = o->epochs * steps,
+                               .first_epoch_micro_batches = 40,
+                               .first_epoch_steps = steps,
+                               .min_epoch_steps = steps,
+                               .max_epoch_steps = steps,
+                               .dropped_micro_batches =
+                                   o->epochs * (40 % o->window.gradient_accumulation_steps),
+                               .schedule_total_steps = o->epochs * steps,
+                               .warmup_steps = o->epochs * steps / 100,
+                               .peak_bytes = 712345678,
+                               .vocab_size = 49152,
+                               .draft_vocab_size = 8192};
+}
+
+static double noise_at(int64_t i)
+{
+    return sin((double)i * 12.9898) * cos((double)i * 78.233);
+}
+
+static int pause_between(void)
+{
+    const char *ms = getenv("FAKE_ACCRUE_MS");
+    struct timespec t = {0, ms ? atol(ms) * 1000000 : 0};
+
+    return ms ? nanosleep(&t, NULL) : 0;
+}
+
+accrue_status accrue_train(const accrue_train_options *o, accrue_event_cb cb, void *payload,
+                           accrue_error *err)
+{
+    accrue_train_plan plan = made_up_plan(o);
+    accrue_event e = {.kind = ACCRUE_EVENT_START, .plan = &plan, .micro_batches = 40};
+    accrue_status st = fail_as(o->verifier, "fail-", err);
+    char folder[300];
+
+    dump_options(o);
+    if (st)
+        return st;
+    if (cb(&e, payload))
+        return ACCRUE_ECANCELED;
+    e.kind = ACCRUE_EVENT_NOTICE;
+    e.message = "row 7: skipped\non purpose";
+    if (cb(&e, payload))
+        return ACCRUE_ECANCELED;
+    for (e.epoch = 0; e.epoch < o->epochs; e.epoch++) {
+        e.kind = ACCRUE_EVENT_EPOCH;
+        if (cb(&e, payload))
+            return ACCRUE_ECANCELED;
+        for (int64_t i = 1; i <= 40; i++) {
+            double at = (double)e.global_step / (double)plan.total_steps;
+            int64_t n = o->window.gradient_accumulation_steps;
+            (void)pause_between();
+            e.kind = ACCRUE_EVENT_MICRO_BATCH;
+            e.micro_batch = i;
+            e.seconds += 0.05;
+            e.metrics = made_up(o, at, noise_at(i + 40 * e.epoch));
+            if (cb(&e, payload))
+                return ACCRUE_ECANCELED;
+            if (i % n)
+                continue;
+            e.kind = ACCRUE_EVENT_STEP;
+            e.global_step++;
+            e.lr = e.muon_lr = o->window.lr * (1 - at);
+            e.grad_norm = 1.5;
+            e.data_seconds = 0.001;
+            e.forward_backward_seconds = 0.04 * (double)n;
+            e.optimizer_seconds = 0.009;
+            if (cb(&e, payload))
+                return ACCRUE_ECANCELED;
+            if (e.global_step == 3) {
+                st = fail_as(o->verifier, "stop-", err);
+                if (st)
+                    return st;
+            }
+        }
+        e.kind = ACCRUE_EVENT_VALIDATION;
+        e.metrics = made_up(o, (double)e.global_step / (double)plan.total_steps, 0.2);
+        if (cb(&e, payload))
+            return ACCRUE_ECANCELED;
+        e.kind = ACCRUE_EVENT_CHECKPOINT;
+        snprintf(folder, sizeof folder, "%s/%lld", o->save_path, (long long)e.epoch);
+        e.message = folder;
+        if (cb(&e, payload))
+            return ACCRUE_ECANCELED;
+    }
+    return ACCRUE_OK;
+}
+
+accrue_status accrue_train_dry_run(accrue_train_plan *out, const accrue_train_options *o,
+                                   accrue_event_cb cb, void *payload, accrue_error *err)
+{
+    accrue_event e = {.kind = ACCRUE_EVENT_CHECKPOINT, .plan = out, .message = "out/init"};
+    accrue_status st = fail_as(o->verifier, "fail-", err);
+
+    dump_options(o);
+    if (st)
+        return st;
+    *out = made_up_plan(o);
+    return cb(&e, payload) ? ACCRUE_ECANCELED : ACCRUE_OK;
+}
+
+accrue_status accrue_verify(accrue_verify_report *out, const accrue_train_options *o,
+                            accrue_error *err)
+{
+    accrue_status st = fail_as(o->verifier, "fail-", err);
+
+    dump_options(o);
+    memset(out, 0, sizeof *out);
+    if (st && st != ACCRUE_EVERIFY)
+        return st;
+    out->n = out->micro_batches = o->window.gradient_accumulation_steps;
+    out->tokens = 480 * out->n;
+    out->supervised_tokens = 300 * out->n;
+    out->bound = 1e-12;
+    out->n_rows = 2;
+    out->pass = !st;
+    out->rows[0] = (accrue_verify_row){"fc", 995328, 1e-17, 2e-15, 3e-19, 4e-15, true};
+    out->rows[1] = (accrue_verify_row){"layers.0", 4095936, 1e-9, (double)NAN, 3e-9, 4e-3, !st};
+    return st;
+}
+
+accrue_status accrue_inspect(char **out, const char *dir, accrue_error *err)
+{
+    static const char text[] =
+        "{\"kind\": \"checkpoint\", \"path\": \"x\", \"tokens\": 16956, \"supervised_share\": "
+        "0.6211, \"tied\": true, \"training_state\": {\"epoch\": 1, \"global_step\": 68}, "
+        "\"tensors\": [{\"name\": \"fc.weight\", \"dtype\": \"BF16\", \"shape\": [576, 1728], "
+        "\"elements\": 995328}, {\"name\": \"norm.weight\", \"dtype\": \"BF16\", \"shape\": "
+        "[576], \"elements\": 576}]}\n";
+    accrue_status st = fail_as(dir, "fail-", err);
+
+    *out = NULL;
+    if (st)
+        return st;
+    *out = malloc(sizeof text);
+    if (!*out)
+        return ACCRUE_ENOMEM;
+    memcpy(*out, text, sizeof text);
+    return ACCRUE_OK;
+}
+
+void accrue_string_free(char *s)
+{
+    free(s);
+}
