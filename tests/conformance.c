@@ -5,6 +5,8 @@
  * params_accum<N>); or collation `cases`; or vocab_map.json and lr_schedules.json.  One line per
  * check: folder, check, precision, worst difference, bound.  Exit 1 when one fails, 2 when a folder
  * cannot be read. */
+#include "conformance.h"
+
 #include "model/model.h"
 #include "train/train.h"
 
@@ -15,8 +17,7 @@
 
 static int n_failed, n_passed;
 
-static void check(const char *folder, const char *what, const char *precision, double worst,
-                  double bound)
+void check(const char *folder, const char *what, const char *precision, double worst, double bound)
 {
     bool pass = worst <= bound; /* false for NaN */
 
@@ -42,7 +43,7 @@ static double relative(double got, double expected)
 
 /* A case ----------------------------------------------------------------------------------- */
 
-enum { MAX_BATCHES = 64 };
+enum { MAX_BATCHES = 64, MAX_POSITIONS = 1 << 14 };
 
 typedef struct fixture {
     const char *dir, *name;
@@ -82,26 +83,46 @@ static int64_t int_at(const acr_tensor *t, int64_t i)
     return x;
 }
 
+/* Tensor of the micro-batch with `rows` x `cols` elements in all. */
+static accrue_status wanted(const acr_tensor **out, const fixture *f, int mb, const char *key,
+                            bool is_float, int64_t rows, int64_t cols, accrue_error *err)
+{
+    const acr_tensor *t = field(f->inputs, mb, key);
+    bool right = t && (is_float ? acr_dtype_is_float(t->dtype) : t->dtype == ACR_DTYPE_I64);
+
+    *out = t;
+    if (!right || acr_tensor_elements(t) != rows * cols)
+        return acr_fail(err, ACCRUE_EFORMAT,
+                        "%s/inputs.safetensors: mb%d.%s is %s of %lld elements, %s of %lld "
+                        "expected",
+                        f->dir, mb, key, t ? acr_dtype_name(t->dtype) : "missing,",
+                        t ? (long long)acr_tensor_elements(t) : 0, is_float ? "floats" : "I64",
+                        (long long)(rows * cols));
+    return ACCRUE_OK;
+}
+
 /* The micro-batch as stored, padding taken off its end. */
 static accrue_status read_batch(fixture *f, int mb, accrue_error *err)
 {
     acr_batch *b = &f->batch[mb];
-    const acr_tensor *ids = field(f->inputs, mb, "input_ids");
-    const acr_tensor *docs = field(f->inputs, mb, "document_ids");
-    const acr_tensor *mask = field(f->inputs, mb, "loss_mask");
-    const acr_tensor *positions = field(f->inputs, mb, "position_ids");
-    const acr_tensor *hidden = field(f->inputs, mb, "hidden_states");
-    const acr_tensor *target = field(f->inputs, mb, "verifier_last_hidden_states");
+    const acr_tensor *ids = NULL, *docs = NULL, *mask = NULL, *positions = NULL, *hidden = NULL;
+    const acr_tensor *target = NULL;
     acr_batch_shape shape = {.hidden_size = f->model->config.hidden_size,
                              .vocab_size = f->model->config.vocab_size,
                              .n_aux = f->model->config.n_aux,
                              .real = f->model->real};
+    int64_t rows = acr_tensor_elements(field(f->inputs, mb, "input_ids"));
     accrue_status st = ACCRUE_OK;
 
-    if (!docs || !mask || !positions || !hidden || !target)
-        return acr_fail(err, ACCRUE_EFORMAT, "%s/inputs.safetensors: mb%d is incomplete", f->dir,
-                        mb);
-    shape.total_seq_len = ids->dims[1];
+    ACR_TRY(wanted(&ids, f, mb, "input_ids", false, rows, 1, err));
+    ACR_TRY(wanted(&docs, f, mb, "document_ids", false, rows, 1, err));
+    ACR_TRY(wanted(&mask, f, mb, "loss_mask", false, rows, 1, err));
+    ACR_TRY(wanted(&positions, f, mb, "position_ids", false, rows, 1, err));
+    ACR_TRY(
+        wanted(&hidden, f, mb, "hidden_states", true, rows, shape.n_aux * shape.hidden_size, err));
+    ACR_TRY(
+        wanted(&target, f, mb, "verifier_last_hidden_states", true, rows, shape.hidden_size, err));
+    shape.total_seq_len = rows;
     ACR_TRY(acr_batch_alloc(b, &shape, shape.total_seq_len, err));
     b->padded_rows = shape.total_seq_len;
     b->n_docs = 0;
@@ -114,6 +135,14 @@ static accrue_status read_batch(fixture *f, int mb, accrue_error *err)
         b->n_rows = i + 1;
     }
     b->doc_begin[b->n_docs] = b->n_rows;
+    for (int64_t i = b->n_rows; i < rows; i++)
+        if (int_at(docs, i) >= 0) {
+            st = acr_fail(err, ACCRUE_EFORMAT,
+                          "%s/inputs.safetensors: mb%d.document_ids: row %lld is %lld, -1 expected "
+                          "behind padding",
+                          f->dir, mb, (long long)i, (long long)int_at(docs, i));
+            goto cleanup;
+        }
     acr_convert(f->model->real, b->hidden, hidden->dtype, hidden->data,
                 b->n_rows * shape.n_aux * shape.hidden_size);
     acr_convert(f->model->real, b->target, target->dtype, target->data,
@@ -150,7 +179,7 @@ static accrue_status fixture_open(fixture *f, accrue_error *err)
     acr_vocab vocab = {0};
 
     ACR_TRY(acr_config_read(&config, json_object_get(f->manifest, "config"), f->dir, err));
-    ACR_TRY(acr_model_create(&f->model, &config, &vocab, f->compute, 1024, err));
+    ACR_TRY(acr_model_create(&f->model, &config, &vocab, f->compute, MAX_POSITIONS, err));
     ACR_TRY(acr_tape_init(&f->tape, f->compute, err));
     ACR_TRY(open_in(&f->init, f->dir, "init.safetensors", err));
     ACR_TRY(load_init(f, err));
@@ -159,6 +188,9 @@ static accrue_status fixture_open(fixture *f, accrue_error *err)
         ACR_TRY(read_batch(f, f->n_batches, err));
         f->n_batches++;
     }
+    if (f->n_batches == 0)
+        st = acr_fail(err, ACCRUE_EFORMAT, "%s/inputs.safetensors: mb0.input_ids is missing",
+                      f->dir);
 
 cleanup:
     acr_config_free(&config);
@@ -180,11 +212,22 @@ static accrue_status variant_options(acr_eagle3_options *o, const json_t *varian
 {
     const json_t *kwargs = json_object_get(variant, "kwargs");
 
-    o->ttt_steps = (int)json_integer_value(json_object_get(kwargs, "ttt_steps"));
+    const json_t *spec = json_object_get(variant, "loss_spec");
+    int64_t steps = json_integer_value(json_object_get(kwargs, "ttt_steps"));
+    accrue_status st = ACCRUE_OK;
+    char *text = NULL;
+
+    o->ttt_steps = (int)steps;
     o->step_decay = json_number_value(json_object_get(kwargs, "ttt_step_loss_decay"));
     o->across_documents = true;
-    return acr_loss_spec_parse(&o->loss,
-                               json_string_value(json_object_get(variant, "loss_spec")), err);
+    if (steps < 1 || steps > ACCRUE_MAX_TTT_STEPS)
+        return acr_fail(err, ACCRUE_EFORMAT, "manifest.json: ttt_steps is %lld, 1 to %d expected",
+                        (long long)steps, ACCRUE_MAX_TTT_STEPS);
+    text = json_is_string(spec) ? acr_strdup(json_string_value(spec)) : acr_json_text(spec);
+    st = text ? acr_loss_spec_parse(&o->loss, text, err)
+              : acr_fail(err, ACCRUE_EFORMAT, "manifest.json: a loss_spec is missing");
+    acr_free(text);
+    return st;
 }
 
 /* One forward and backward, gradients added with weight 1/n. */
@@ -217,6 +260,7 @@ static double array_at(const fixture *f, const void *p, int64_t i)
     return f->model->real == ACR_DTYPE_F64 ? ((const double *)p)[i] : (double)((const float *)p)[i];
 }
 
+/* Of a tensor of F64 or F32. */
 static double file_at(const acr_tensor *t, int64_t i)
 {
     double d = 0;
@@ -231,8 +275,8 @@ static double file_at(const acr_tensor *t, int64_t i)
 }
 
 /* Worst relative l2 over the tensors of a file; infinite where a trainable parameter is missing. */
-static accrue_status compare_file(const fixture *f, const char *file, bool gradients,
-                                  double *worst, accrue_error *err)
+static accrue_status compare_file(const fixture *f, const char *file, bool gradients, double *worst,
+                                  accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     acr_safetensors *expected = NULL;
@@ -248,6 +292,13 @@ static accrue_status compare_file(const fixture *f, const char *file, bool gradi
         if (!t) {
             *worst = HUGE_VAL;
             continue;
+        }
+        if ((t->dtype != ACR_DTYPE_F64 && t->dtype != ACR_DTYPE_F32) ||
+            acr_tensor_elements(t) != p->rows * p->cols) {
+            st = acr_fail(err, ACCRUE_EFORMAT, "%s/%s: %s is %s of %lld elements, %lld expected",
+                          f->dir, file, p->name, acr_dtype_name(t->dtype),
+                          (long long)acr_tensor_elements(t), (long long)(p->rows * p->cols));
+            goto cleanup;
         }
         for (int64_t j = 0; j < p->rows * p->cols; j++) {
             double e = file_at(t, j);
@@ -282,8 +333,8 @@ static bool metric(const accrue_metrics *m, const char *name, double *out)
         size_t n = strlen(m->term_name[i]);
         if (strncmp(name, m->term_name[i], n) == 0 &&
             sscanf(name + n, "_loss_%d_%63s", &k, term) == 2)
-            return *out = strcmp(term, "sum") == 0 ? m->term_loss_sum[i][k]
-                                                   : m->term_loss_total[i][k],
+            return *out =
+                       strcmp(term, "sum") == 0 ? m->term_loss_sum[i][k] : m->term_loss_total[i][k],
                    true;
     }
     return false;
@@ -295,7 +346,8 @@ static double compare_metrics(const accrue_metrics *m, json_t *expected)
     json_t *value = NULL;
     double worst = 0;
 
-    json_object_foreach (expected, key, value) {
+    json_object_foreach(expected, key, value)
+    {
         double got = NAN;
         if (!metric(m, key, &got))
             return HUGE_VAL;
@@ -315,12 +367,18 @@ static accrue_status compare_tokens(const fixture *f, const acr_eagle3_result *r
 
     ACR_TRY(open_in(&file, f->dir, "draft_tokens.safetensors", err));
     t = acr_safetensors_find(file, "draft_tokens");
-    for (int k = 0; t && k < r->rows.n_steps && k < t->dims[0]; k++) {
+    if (!t || t->dtype != ACR_DTYPE_I64 || t->n_dims != 2 || t->dims[1] < f->batch[0].n_rows) {
+        st =
+            acr_fail(err, ACCRUE_EFORMAT, "%s/draft_tokens.safetensors: I64 [steps, %lld] expected",
+                     f->dir, (long long)f->batch[0].n_rows);
+        goto cleanup;
+    }
+    for (int k = 0; k < r->rows.n_steps && k < t->dims[0]; k++) {
         const acr_step_rows *s = &r->rows.step[k];
         for (int64_t i = 0; i < s->n_draft; i++)
             wrong += r->argmax[k][i] != int_at(t, k * t->dims[1] + s->t[s->draft_row[i]]);
     }
-    *worst = t ? (double)wrong : HUGE_VAL;
+    *worst = (double)wrong;
 
 cleanup:
     acr_safetensors_close(file);
@@ -343,16 +401,17 @@ static accrue_status run_variant(fixture *f, const char *name, json_t *variant, 
     ACR_TRY(micro_batch(f, 0, &o, 1, &metrics, &result, err));
     snprintf(label, sizeof label, "%s: loss and metrics", name);
     worst = compare_metrics(&metrics, json_object_get(variant, "metrics_raw"));
-    worst = fmax(worst, relative(metrics.loss_sum,
-                                 json_number_value(json_object_get(variant, "loss"))));
+    worst = fmax(worst,
+                 relative(metrics.loss_sum, json_number_value(json_object_get(variant, "loss"))));
     check(f->name, label, f->precision, worst, exact ? 1e-10 : 1e-5);
     snprintf(file, sizeof file, "grads.%s.safetensors", name);
     snprintf(label, sizeof label, "%s: gradients", name);
     ACR_TRY(compare_file(f, file, true, &worst, err));
     check(f->name, label, f->precision, worst, exact ? 1e-9 : 1e-5);
     for (int i = 0; i < f->model->n_params; i++)
-        for (int64_t j = 0; f->model->params[i].grad &&
-                            j < f->model->params[i].rows * f->model->params[i].cols; j++)
+        for (int64_t j = 0;
+             f->model->params[i].grad && j < f->model->params[i].rows * f->model->params[i].cols;
+             j++)
             norm += pow(array_at(f, f->model->params[i].grad, j), 2);
     snprintf(label, sizeof label, "%s: gradient norm", name);
     check(f->name, label, f->precision,
@@ -367,8 +426,8 @@ cleanup:
     return st;
 }
 
-static accrue_status make_window(accrue_window **out, fixture *f,
-                                 const accrue_window_options *opt, accrue_error *err)
+static accrue_status make_window(accrue_window **out, fixture *f, const accrue_window_options *opt,
+                                 accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
 
@@ -404,13 +463,12 @@ static accrue_status train(fixture *f, accrue_window *w, const acr_eagle3_option
         accrue_window_lr_step(w);
         accrue_window_zero_grad(w);
         acr_model_refresh(f->model);
-        *worst_loss = fmax(*worst_loss,
-                           relative(metrics.loss_sum,
-                                    json_number_value(json_array_get(losses, (size_t)i))));
+        *worst_loss =
+            fmax(*worst_loss,
+                 relative(metrics.loss_sum, json_number_value(json_array_get(losses, (size_t)i))));
         if (stepped)
-            *worst_loss = fmax(*worst_loss,
-                               relative(norm, json_number_value(json_array_get(
-                                                  norms, (size_t)((i + 1) / n - 1)))));
+            *worst_loss = fmax(*worst_loss, relative(norm, json_number_value(json_array_get(
+                                                               norms, (size_t)((i + 1) / n - 1)))));
     }
 
 cleanup:
@@ -473,7 +531,7 @@ static accrue_status run_accumulation(fixture *f, const char *key, json_t *run,
 {
     accrue_status st = ACCRUE_OK;
     bool exact = f->compute == ACCRUE_F64;
-    int n = atoi(key);
+    int n = atoi(key); /* 0 where it is no number, which the window refuses */
     const json_t *losses = json_object_get(run, "microbatch_losses");
     accrue_window_options opt;
     accrue_window *w = NULL;
@@ -508,7 +566,10 @@ static accrue_status run_case(const char *dir, json_t *manifest, accrue_dtype co
                               accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    fixture f = {.dir = dir, .name = base_name(dir), .manifest = manifest, .compute = compute,
+    fixture f = {.dir = dir,
+                 .name = base_name(dir),
+                 .manifest = manifest,
+                 .compute = compute,
                  .precision = compute == ACCRUE_F64 ? "f64" : "f32"};
     json_t *variants = json_object_get(manifest, "variants");
     acr_eagle3_options o = {0};
@@ -517,15 +578,16 @@ static accrue_status run_case(const char *dir, json_t *manifest, accrue_dtype co
     bool first = true;
 
     ACR_TRY(fixture_open(&f, err));
-    json_object_foreach (variants, key, value) {
+    json_object_foreach(variants, key, value)
+    {
         if (first)
             ACR_TRY(variant_options(&o, value, err));
         ACR_TRY(run_variant(&f, key, value, first, err));
         first = false;
     }
-    json_object_foreach (json_object_get(manifest, "optim"), key, value)
+    json_object_foreach(json_object_get(manifest, "optim"), key, value)
         ACR_TRY(run_optimizer(&f, key, value, &o, err));
-    json_object_foreach (json_object_get(manifest, "accum"), key, value)
+    json_object_foreach(json_object_get(manifest, "accum"), key, value)
         ACR_TRY(run_accumulation(&f, key, value, &o, err));
 
 cleanup:
@@ -533,37 +595,77 @@ cleanup:
     return st;
 }
 
-/* Other folders ---------------------------------------------------------------------------- */
+/* Folders ---------------------------------------------------------------------------------- */
 
-static int run_folder(const char *dir)
+static accrue_status run_draft(const char *dir, json_t *manifest, accrue_error *err)
 {
-    accrue_error err = {0};
+    accrue_status st = ACCRUE_OK;
+    const json_t *config = json_object_get(manifest, "config");
+    const char *type = json_string_value(json_object_get(config, "speculators_model_type"));
+
+    if (!json_is_object(config))
+        return acr_fail(err, ACCRUE_EFORMAT, "%s/manifest.json: neither config nor cases is there",
+                        dir);
+    if (type && strcmp(type, "eagle3") != 0)
+        return acr_fail(err, ACCRUE_ENOTSUP, "%s: a draft of the algorithm %s; supported: eagle3",
+                        dir, type);
+    if (!json_object_size(json_object_get(manifest, "variants")))
+        return acr_fail(err, ACCRUE_EFORMAT, "%s/manifest.json: variants are missing", dir);
+    ACR_TRY(run_case(dir, manifest, ACCRUE_F64, err));
+    ACR_TRY(run_case(dir, manifest, ACCRUE_F32, err));
+
+cleanup:
+    return st;
+}
+
+static accrue_status run_folder(const char *dir, accrue_error *err)
+{
     accrue_status st = ACCRUE_OK;
     json_t *manifest = NULL;
     char *path = acr_sprintf("%s/manifest.json", dir);
+    char *maps = acr_sprintf("%s/vocab_map.json", dir);
+    char *schedules = acr_sprintf("%s/lr_schedules.json", dir);
 
-    ACR_TRY(acr_json_load(&manifest, path, 64 << 20, &err));
-    ACR_TRY(run_case(dir, manifest, ACCRUE_F64, &err));
-    ACR_TRY(run_case(dir, manifest, ACCRUE_F32, &err));
+    if (!path || !maps || !schedules) {
+        st = acr_enomem(err, strlen(dir), "a path");
+        goto cleanup;
+    }
+    if (acr_is_file(maps))
+        ACR_TRY(run_vocab_maps(maps, base_name(dir), err));
+    if (acr_is_file(schedules))
+        ACR_TRY(run_schedules(schedules, base_name(dir), err));
+    if (!acr_is_file(path) && (acr_is_file(maps) || acr_is_file(schedules)))
+        goto cleanup;
+    ACR_TRY(acr_json_load(&manifest, path, 64 << 20, err));
+    if (json_is_object(json_object_get(manifest, "cases")))
+        ACR_TRY(run_collation(dir, base_name(dir), json_object_get(manifest, "cases"), err));
+    else
+        ACR_TRY(run_draft(dir, manifest, err));
 
 cleanup:
-    if (st)
-        fprintf(stderr, "conformance: %s\n", err.message);
     json_decref(manifest);
     acr_free(path);
-    return st != ACCRUE_OK;
+    acr_free(maps);
+    acr_free(schedules);
+    return st;
 }
 
 int main(int argc, char **argv)
 {
-    int broken = 0;
+    bool broken = false;
 
     if (argc < 2) {
         fprintf(stderr, "usage: conformance DIR...\n");
         return 2;
     }
-    for (int i = 1; i < argc; i++)
-        broken += run_folder(argv[i]);
+    for (int i = 1; i < argc; i++) {
+        accrue_error err = {0};
+        if (run_folder(argv[i], &err)) {
+            fflush(stdout);
+            fprintf(stderr, "conformance: %s\n", err.message);
+            broken = true;
+        }
+    }
     printf("%d passed, %d failed\n", n_passed, n_failed);
     return broken ? 2 : n_failed != 0;
 }

@@ -1,12 +1,9 @@
 #!/usr/bin/env python3
-"""Cuts examples/smollm2-excerpt out of a prepared data set: make_example.py SOURCE DEST
+"""Writes the example of examples/tiny: make_example.py DIR
 
-SOURCE holds verifier-lite/ (config.json, model.safetensors with a tied head) and dataset/ (as
-`speculators prepare-data` writes it, with hidden_states/).  The shortest rows are kept, and of the
-vocabulary the tokens that occur in them, filled up with the most frequent ones of the other rows.
-Hidden states are copied bit for bit.
-Needs the packages datasets, torch and safetensors."""
-import collections
+A made-up language of 96 tokens in which each token has three possible successors, and a verifier
+that knows their probabilities: its hidden states are computed from the chain, not by a model.  So
+a draft can learn it in seconds.  Needs the packages datasets, torch and safetensors."""
 import json
 import os
 import shutil
@@ -14,73 +11,60 @@ import sys
 
 import datasets
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
-ROWS = 14
-VOCABULARY = 512
-SPECIAL = ("unk_token_id", "bos_token_id", "eos_token_id", "pad_token_id")
-EMBED, NORM = "model.embed_tokens.weight", "model.norm.weight"
-
-
-def shortest(table):
-    """The shortest rows, in their old order, so that lengths stay mixed within the file."""
-    order = sorted(range(len(table)), key=lambda i: (table[i]["seq_len"], i))
-    return [(i, table[i]) for i in sorted(order[:ROWS])]
+VOCAB, HIDDEN, LAYERS, ROWS = 96, 32, 8, 60
+AUX = [2, LAYERS // 2, LAYERS - 3]
+ODDS = torch.tensor([0.75, 0.17, 0.08])
 
 
-def kept_ids(table, rows, config):
-    ids = {config[k] for k in SPECIAL}
-    for _, row in rows:
-        ids.update(row["input_ids"])
-    counts = collections.Counter(t for row in table for t in row["input_ids"])
-    spare = (t for t in sorted(counts, key=lambda t: (-counts[t], t)) if t not in ids)
-    return sorted(ids | {next(spare) for _ in range(VOCABULARY - len(ids))})
-
-
-def write_verifier(source, dest, config, ids, new_id):
-    os.makedirs(f"{dest}/verifier")
-    weights = load_file(f"{source}/verifier-lite/model.safetensors")
-    save_file({EMBED: weights[EMBED][torch.tensor(ids)].contiguous(), NORM: weights[NORM]},
-              f"{dest}/verifier/model.safetensors", metadata={"format": "pt"})
-    for key in SPECIAL:
-        config[key] = new_id[config[key]]
-    config["vocab_size"] = len(ids)
-    config["_model_name_or_path"] = "SmolLM2-135M-Instruct"
-    with open(f"{dest}/verifier/config.json", "w") as f:
+def verifier(folder, embed, head):
+    os.makedirs(folder)
+    config = {"architectures": ["LlamaForCausalLM"], "attention_bias": False, "dtype": "bfloat16",
+              "head_dim": 8, "hidden_act": "silu", "hidden_size": HIDDEN, "intermediate_size": 64,
+              "max_position_embeddings": 512, "model_type": "llama", "num_attention_heads": 4,
+              "num_hidden_layers": LAYERS, "num_key_value_heads": 2, "rms_norm_eps": 1e-05,
+              "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+              "tie_word_embeddings": False, "vocab_size": VOCAB}
+    with open(f"{folder}/config.json", "w") as f:
         json.dump(config, f, indent=2)
         f.write("\n")
+    save_file({"model.embed_tokens.weight": embed, "lm_head.weight": head,
+               "model.norm.weight": torch.ones(HIDDEN, dtype=torch.bfloat16)},
+              f"{folder}/model.safetensors", {"format": "pt"})
 
 
-def write_dataset(source, dest, rows, new_id):
+def main(root):
+    g = torch.Generator().manual_seed(1)
+    embed = torch.randn(VOCAB, HIDDEN, generator=g).bfloat16()
+    head = (0.3 * torch.randn(VOCAB, HIDDEN, generator=g)).bfloat16()
+    successors = torch.stack([torch.randperm(VOCAB, generator=g)[:3] for _ in range(VOCAB)])
+    shutil.rmtree(root, ignore_errors=True)
+    verifier(f"{root}/verifier", embed, head)
+
+    rows = []
+    for _ in range(ROWS):
+        n = int(torch.randint(36, 72, (1,), generator=g))
+        ids = [int(torch.randint(VOCAB, (1,), generator=g))]
+        while len(ids) < n:
+            ids.append(int(successors[ids[-1], torch.multinomial(ODDS, 1, generator=g)]))
+        rows.append({"input_ids": ids, "loss_mask": [int(i >= n // 3) for i in range(n)],
+                     "seq_len": n})
     ints = datasets.List(datasets.Value("int64"))
     features = datasets.Features({"input_ids": ints, "loss_mask": ints,
                                   "seq_len": datasets.Value("int64")})
-    table = [{"input_ids": [new_id[t] for t in row["input_ids"]], "loss_mask": row["loss_mask"],
-              "seq_len": row["seq_len"]} for _, row in rows]
-    datasets.Dataset.from_list(table, features).with_format("torch").save_to_disk(f"{dest}/dataset")
-    os.makedirs(f"{dest}/dataset/hidden_states")
-    for new, (old, row) in enumerate(rows):
-        states = load_file(f"{source}/dataset/hidden_states/hs_{old}.safetensors")
-        assert states["token_ids"].tolist() == row["input_ids"]
-        states["token_ids"] = torch.tensor(table[new]["input_ids"])
-        save_file(states, f"{dest}/dataset/hidden_states/hs_{new}.safetensors")
+    datasets.Dataset.from_list(rows, features).save_to_disk(f"{root}/data")
 
-
-def main(source, dest):
-    with open(f"{source}/verifier-lite/config.json") as f:
-        config = json.load(f)
-    table = datasets.load_from_disk(f"{source}/dataset").with_format(None)
-    rows = shortest(table)
-    ids = kept_ids(table, rows, config)
-    new_id = {old: new for new, old in enumerate(ids)}
-    for folder in ("verifier", "dataset"):
-        shutil.rmtree(f"{dest}/{folder}", ignore_errors=True)
-    write_verifier(source, dest, config, ids, new_id)
-    write_dataset(source, dest, rows, new_id)
-    supervised = sum(sum(row["loss_mask"]) for _, row in rows)
-    print(f"rows {[i for i, _ in rows]}; {sum(r['seq_len'] for _, r in rows)} tokens, "
-          f"{supervised} supervised, vocabulary {len(ids)}")
+    os.makedirs(f"{root}/data/hidden_states")
+    for r, row in enumerate(rows):
+        ids = torch.tensor(row["input_ids"])
+        now, before = embed[ids].float(), embed[torch.cat([ids[:1], ids[:-1]])].float()
+        last = (ODDS[None, :, None] * head[successors[ids]].float()).sum(1)
+        last = last / last.norm(dim=1, keepdim=True) * HIDDEN ** 0.5
+        states = torch.stack([now, (now + before) / 2, last, last], 1)
+        save_file({"hidden_states": states.bfloat16(), "token_ids": ids},
+                  f"{root}/data/hidden_states/hs_{r}.safetensors")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1])

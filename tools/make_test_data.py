@@ -51,8 +51,35 @@ def wide(folder):
         json.dump({"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}, f)
 
 
+def bad(folder):
+    """Streams that are valid Arrow but no data set."""
+    os.makedirs(folder)
+    lists, ints = pa.list_(pa.int64()), pa.int64()
+    columns = {"input_ids": pa.array([[1, 2], [3]], lists),
+               "loss_mask": pa.array([[0, 1], [1]], lists), "seq_len": pa.array([2, 1], ints)}
+    changes = {
+        "list_of_double": {"input_ids": pa.array([[1.0, 2.0], [3.0]])},
+        "list_of_list": {"loss_mask": pa.array([[[0], [1]], [[1]]])},
+        "flat": {"input_ids": pa.array([1, 2], ints)},
+        "text": {"seq_len": pa.array(["2", "1"])},
+        "missing_list": {"input_ids": pa.array([[1, 2], None], lists)},
+        "missing_token": {"input_ids": pa.array([[1, None], [3]], lists)},
+        "missing_length": {"seq_len": pa.array([2, None], ints)},
+        "no_column": {"seq_len": None},
+        "compressed": {},
+        "bad_rows": {"loss_mask": pa.array([[0, 1], [1, 0]], lists)},
+        "bad_length": {"seq_len": pa.array([2, 7], ints)},
+        "bad_mask": {"loss_mask": pa.array([[0, 1], [-1]], lists)},
+    }
+    for name, change in changes.items():
+        table = pa.table({k: v for k, v in (columns | change).items() if v is not None})
+        options = pa.ipc.IpcWriteOptions(compression="lz4" if name == "compressed" else None)
+        with pa.ipc.new_stream(f"{folder}/{name}.arrow", table.schema, options=options) as w:
+            w.write_table(table)
+
+
 def main(root):
-    for name in ("tiny", "tiny_wide"):
+    for name in ("tiny", "tiny_wide", "bad_arrow"):
         shutil.rmtree(f"{root}/{name}", ignore_errors=True)
     ints = datasets.List(datasets.Value("int64"))  # the default for input_ids is int32
     text = datasets.Value("string")
@@ -62,6 +89,7 @@ def main(root):
     datasets.Dataset.from_list(list(rows()), features).save_to_disk(f"{root}/tiny", num_shards=2)
     states(f"{root}/tiny/hidden_states")
     wide(f"{root}/tiny_wide")
+    bad(f"{root}/bad_arrow")
 
 
 if __name__ == "__main__":

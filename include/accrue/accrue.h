@@ -128,7 +128,9 @@ ACCRUE_API void accrue_window_options_init(accrue_window_options *opt, size_t st
  *       accrue_window_zero_grad(w)
  *
  * clip, step, lr_step and zero_grad act only where the number of completed micro-batches is a
- * positive multiple of N and do nothing elsewhere, so they may be called after every one. */
+ * positive multiple of N and do nothing elsewhere, so they may be called after every one.  Each
+ * acts once per window; a window that was not zeroed, or not even stepped, makes room for the next
+ * one at that one's first micro-batch. */
 typedef struct accrue_window accrue_window;
 
 /* EINVAL for N < 1 and for any other value out of range. */

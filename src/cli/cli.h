@@ -90,12 +90,11 @@ int plot_write(const history *h, const char *path);
 
 typedef struct metrics_log {
     FILE *file;
-    int64_t skipped_rows; /* as of the last step */
 } metrics_log;
 
 /* 0, or -1 with errno set.  metrics_open makes the folder and empties an earlier run's file. */
 int metrics_open(metrics_log *log, const char *folder);
-int metrics_step(metrics_log *log, const accrue_event *e, bool muon, bool write);
+int metrics_step(metrics_log *log, const accrue_event *e, bool muon);
 int metrics_validation(metrics_log *log, const accrue_event *e);
 int metrics_close(metrics_log *log);
 

@@ -98,10 +98,25 @@ static void label(char *s, size_t bytes, const char *key)
             *s = ' ';
 }
 
+/* What a thing is stands before what it is like. */
+static const char *const leading[] = {"kind", "path", "name", "file"};
+
+static json_t *leading_first(const json_t *object)
+{
+    json_t *ordered = json_object(), *value = NULL;
+    const char *key = NULL;
+
+    for (size_t i = 0; i < sizeof leading / sizeof leading[0]; i++)
+        if (json_object_get(object, leading[i]))
+            json_object_set(ordered, leading[i], json_object_get(object, leading[i]));
+    json_object_foreach((json_t *)object, key, value) json_object_set(ordered, key, value);
+    return ordered;
+}
+
 /* Columns are the keys of the first row, then those that later rows add. */
 static void print_rows(const json_t *rows, int indent)
 {
-    json_t *columns = json_object(), *row = NULL, *value = NULL;
+    json_t *columns = json_object(), *sorted = NULL, *row = NULL, *value = NULL;
     const char *key = NULL;
     char cell[CELL_BYTES];
     size_t i = 0;
@@ -114,6 +129,9 @@ static void print_rows(const json_t *rows, int indent)
         if (!known || (json_is_true(known) && !number && !json_is_null(value)))
             json_object_set_new(columns, key, json_boolean(number));
     }
+    sorted = leading_first(columns);
+    json_decref(columns);
+    columns = sorted;
     n = (int)json_object_size(columns);
     char *align = cli_realloc(NULL, (size_t)n + 1, 1);
     table t;
@@ -141,10 +159,10 @@ static void print_rows(const json_t *rows, int indent)
     json_decref(columns);
 }
 
-static void print_object(const json_t *object, int indent)
+static void print_object(const json_t *unordered, int indent)
 {
     const char *key = NULL;
-    json_t *value = NULL;
+    json_t *object = leading_first(unordered), *value = NULL;
     char cell[CELL_BYTES];
     table t;
 
@@ -175,6 +193,7 @@ static void print_object(const json_t *object, int indent)
             printf("%*s%s\n", indent + 2, "", cell);
         }
     }
+    json_decref(object);
 }
 
 static int print_inspection(const char *text, const cli_options *o)

@@ -60,9 +60,8 @@ static void log_event(train_run *run, const accrue_event *e)
     errno = 0;
     if (e->kind == ACCRUE_EVENT_START)
         failed = metrics_open(&run->metrics, t->save_path);
-    else if (e->kind == ACCRUE_EVENT_STEP)
-        failed = metrics_step(&run->metrics, e, t->window.optimizer == ACCRUE_MUON,
-                              (e->global_step - 1) % t->log_freq == 0);
+    else if (e->kind == ACCRUE_EVENT_STEP && (e->global_step - 1) % run->o->log_freq == 0)
+        failed = metrics_step(&run->metrics, e, t->window.optimizer == ACCRUE_MUON);
     else if (e->kind == ACCRUE_EVENT_VALIDATION)
         failed = metrics_validation(&run->metrics, e);
     if (failed)
@@ -77,6 +76,8 @@ static int on_train_event(const accrue_event *e, void *payload)
     log_event(run, e);
     if (e->kind == ACCRUE_EVENT_START && !run->failure[0])
         print_start(run, e->plan);
+    if (e->kind == ACCRUE_EVENT_EPOCH)
+        run->history.epoch_start = e->seconds;
     if (e->kind == ACCRUE_EVENT_STEP)
         history_step(&run->history, e);
     if (e->kind == ACCRUE_EVENT_VALIDATION)
@@ -135,7 +136,7 @@ static int train(const cli_options *o)
     int code = EXIT_SUCCESS;
 
     run = (train_run){.o = o};
-    progress_init(&run.progress, o->train.log_freq);
+    progress_init(&run.progress, o->log_freq);
     accrue_status status = accrue_train(&o->train, on_train_event, &run, &err);
     progress_clear(&run.progress);
     if (metrics_close(&run.metrics) && !status)
@@ -167,9 +168,11 @@ static void print_plan(const accrue_train_plan *p, const cli_options *o, const c
     plan_row(&t, "parameters", format_count(p->params).s, "");
     plan_row(&t, "trainable parameters", format_count(p->trainable_params).s, "");
     plan_row(&t, "verifier vocabulary", format_count(p->vocab_size).s, "");
-    plan_row(&t, "draft vocabulary", format_count(p->draft_vocab_size).s, "");
+    plan_row(&t, "draft vocabulary", format_count(p->draft_vocab_size).s,
+             p->vocab_built ? "built from the data set" : "");
     plan_row(&t, "training rows", format_count(p->train_rows).s, "");
     plan_row(&t, "validation rows", format_count(p->val_rows).s, "");
+    plan_row(&t, "rows left out", format_count(p->missing_rows).s, "without hidden states");
     plan_row(&t, "micro-batches", format_count(p->first_epoch_micro_batches).s, "first epoch");
     plan_row(&t, "micro-batches per step",
              format_count(o->train.window.gradient_accumulation_steps).s, "");

@@ -4,6 +4,7 @@
 #include "flags.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 
 static const char *normalization_name(const cli_options *o)
@@ -110,6 +111,10 @@ int cmd_verify(int argc, char **argv)
     bad = flags_check(&o);
     if (bad)
         return bad;
+    /* The first step of a warm-up has a learning rate of 0: its update would prove nothing. */
+    o.train.window.scheduler = ACCRUE_SCHEDULE_NONE;
+    o.train.scheduler_warmup_steps = 0;
+    o.train.scheduler_warmup_ratio = (double)NAN;
     accrue_set_threads(o.threads);
     accrue_status status = accrue_verify(&report, &o.train, &err);
     if (status && status != ACCRUE_EVERIFY)

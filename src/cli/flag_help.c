@@ -46,8 +46,8 @@ static void describe_default(char *s, size_t bytes, const flag *f, const cli_opt
 static bool has_negation(const flag *f)
 {
     return (f->kind == FLAG_BOOL || f->kind == FLAG_TRISTATE) && f->role == ROLE_USED &&
-           strcmp(f->name, "help") != 0 && strcmp(f->name, "json") != 0 &&
-           strcmp(f->name, "dry-run") != 0;
+           strncmp(f->name, "no-", 3) != 0 && strcmp(f->name, "help") != 0 &&
+           strcmp(f->name, "json") != 0 && strcmp(f->name, "dry-run") != 0;
 }
 
 static void defaults_of(cli_options *o, unsigned command)
@@ -76,6 +76,15 @@ static const struct {
      "Exit status: 0 done; 2 DIR cannot be read or is none of these."},
 };
 
+/* Whether the heading at `i` has a flag of this command under it. */
+static bool heads_some(const flag *flags, int n, int i, unsigned command)
+{
+    for (i++; i < n && flags[i].kind != FLAG_GROUP; i++)
+        if (flags[i].commands & command)
+            return true;
+    return false;
+}
+
 void flags_help(FILE *out, unsigned command)
 {
     static char docs[MAX_FLAGS][DOC_BYTES], args[MAX_FLAGS][120], no[MAX_FLAGS][80];
@@ -93,7 +102,7 @@ void flags_help(FILE *out, unsigned command)
             continue;
         if (f->kind == FLAG_GROUP) {
             group++;
-            if (command != FOR_INSPECT)
+            if (command != FOR_INSPECT && heads_some(flags, n, i, command))
                 options[k++] = (struct argp_option){.doc = f->help, .group = group};
             continue;
         }

@@ -35,6 +35,7 @@ void flags_init(cli_options *o)
 {
     memset(o, 0, sizeof *o);
     accrue_train_options_init(&o->train, sizeof o->train);
+    o->log_freq = 1;
 }
 
 bool flags_given(const cli_options *o, const char *name)
@@ -337,7 +338,7 @@ static int store_value(parser *p, const flag *f, const char *value)
     case FLAG_DOUBLE: bad = read_double(at, f, value); break;
     case FLAG_CHOICE:
         bad = read_choice(&choice, f, value);
-        if (!bad)
+        if (choice)
             memcpy(at, &choice->value, sizeof choice->value);
         break;
     default: break;

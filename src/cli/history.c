@@ -53,7 +53,6 @@ void history_validation(history *h, const accrue_event *e)
     r->has_val = true;
     r->last_step = e->global_step;
     r->seconds = e->seconds - h->epoch_start;
-    h->epoch_start = e->seconds;
 }
 
 void history_free(history *h)

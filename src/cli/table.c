@@ -122,7 +122,7 @@ void history_table(const history *h, FILE *out)
         table_cell(&t, "%lld", (long long)e + 1);
         table_cell(&t, "%s", format_count(r->steps).s);
         table_cell(&t, "train");
-        table_cell(&t, "%s", format_short(ratio(r->train.loss_sum, r->train.loss_total)).s);
+        table_cell(&t, "%.4f", ratio(r->train.loss_sum, r->train.loss_total));
         accuracy_cells(&t, &r->train, k);
         table_cell(&t, "%s", format_duration(r->seconds).s);
         if (!r->has_val)
@@ -130,7 +130,7 @@ void history_table(const history *h, FILE *out)
         table_cell(&t, "%s", "");
         table_cell(&t, "%s", "");
         table_cell(&t, "val");
-        table_cell(&t, "%s", format_short(ratio(r->val.loss_sum, r->val.loss_total)).s);
+        table_cell(&t, "%.4f", ratio(r->val.loss_sum, r->val.loss_total));
         accuracy_cells(&t, &r->val, k);
         table_cell(&t, "%s", "");
     }

@@ -366,8 +366,12 @@ static accrue_status read_message(stream *in, size_t metadata, accrue_error *err
     struct ArrowBufferView header = {{in->data + in->at}, (int64_t)(PREFIX + metadata)};
     size_t left = in->bytes - in->at - PREFIX - metadata;
     int64_t body = 0;
-    int code = ArrowIpcDecoderVerifyHeader(&in->decoder, header, &e);
+    int code = 0;
 
+    if (!acr_arrow_message_is_whole(in->data + in->at + PREFIX, metadata))
+        return acr_fail(err, ACCRUE_EFORMAT, "%s: message at byte %zu lacks a part of its header",
+                        in->name, in->at);
+    code = ArrowIpcDecoderVerifyHeader(&in->decoder, header, &e);
     if (!code && !in->has_schema && in->decoder.message_type != NANOARROW_IPC_MESSAGE_TYPE_SCHEMA)
         return acr_fail(err, ACCRUE_EFORMAT, "%s: does not begin with a schema", in->name);
     if (!code)

@@ -54,7 +54,8 @@ typedef struct acr_row {
 accrue_status acr_dataset_open(acr_dataset **out, const char *dir, accrue_error *err);
 void acr_dataset_close(acr_dataset *d);
 int64_t acr_dataset_rows(const acr_dataset *d);
-int64_t acr_dataset_tokens(const acr_dataset *d, int64_t row); /* from offsets alone */
+int64_t acr_dataset_tokens(const acr_dataset *d,
+                           int64_t row); /* from offsets alone; 0 past the end */
 accrue_status acr_dataset_row(acr_row *out, acr_dataset *d, int64_t row, accrue_error *err);
 /* EMISMATCH naming the first id outside [0, vocab_size). */
 accrue_status acr_dataset_check_ids(acr_dataset *d, int64_t row, int64_t vocab_size,
@@ -161,8 +162,8 @@ void acr_batch_free(acr_batch *b);
 accrue_status acr_batch_masks(acr_batch *b, const acr_batch_shape *shape, acr_dataset *d,
                               const int64_t *rows, int64_t n, accrue_error *err);
 
-/* Opens hs_<row>.safetensors under `dir`, checks keys, dtypes, shapes, token ids against the row and
- * finiteness of the values used. */
+/* Opens hs_<row>.safetensors under `dir`; checks keys, dtypes, shapes, token ids against the row
+ * and finiteness of the values used. */
 typedef struct acr_states {
     acr_safetensors *file;
     const acr_tensor *hidden; /* [tokens, n_aux + 1, hidden_size] */

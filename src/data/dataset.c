@@ -51,6 +51,11 @@ static accrue_status open_files(acr_dataset *d, const char *state_path, accrue_e
         st = acr_fail(err, ACCRUE_EFORMAT, "%s: _data_files lists no file", state_path);
         goto cleanup;
     }
+    if (json_array_size(json_object_get(state, "_indices_data_files"))) {
+        st = acr_fail(err, ACCRUE_ENOTSUP,
+                      "%s: _indices_data_files: a data set with an index of its rows", state_path);
+        goto cleanup;
+    }
     d->maps = acr_calloc(n, sizeof *d->maps);
     d->paths = acr_calloc(n, sizeof *d->paths);
     if (!d->maps || !d->paths) {
@@ -130,10 +135,13 @@ static const acr_arrow_chunk *find_chunk(const acr_dataset *d, int64_t row)
 
 int64_t acr_dataset_tokens(const acr_dataset *d, int64_t row)
 {
-    const acr_arrow_chunk *c = find_chunk(d, row);
+    const acr_arrow_chunk *c = NULL;
     int64_t begin = 0;
     int64_t end = 0;
 
+    if (row < 0 || row >= d->table.rows)
+        return 0;
+    c = find_chunk(d, row);
     acr_arrow_span(&begin, &end, &c->input_ids, row - c->first);
     return end - begin;
 }

@@ -1,10 +1,10 @@
 /* pack.c - the order of an epoch and its packing into micro-batches.
  *
- * Rows are shuffled by sorting them on a random key of (seed, epoch, row), then packed in that order
- * by best fit over at most MAX_OPEN open micro-batches: a sample goes to the fullest one that
+ * Rows are shuffled by sorting them on a random key of (seed, epoch, row), then packed in that
+ * order by best fit over at most MAX_OPEN open micro-batches: a sample goes to the fullest one that
  * still has room for it (the oldest among equals), else to a new one, for which the fullest is
- * closed when too many are open.  Micro-batches stand in the order in which they were begun, so that
- * those filled worst, which stay open longest, do not gather at the epoch's end. */
+ * closed when too many are open.  Micro-batches stand in the order in which they were begun, so
+ * that those filled worst, which stay open longest, do not gather at the epoch's end. */
 #include "data/data.h"
 
 #include <stdlib.h>

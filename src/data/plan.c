@@ -74,12 +74,13 @@ static accrue_status read_epoch(acr_epoch *e, const json_t *epoch, uint8_t *seen
     e->rows = acr_calloc(total + 1, sizeof *e->rows);
     if (!e->begin || !e->rows)
         return acr_enomem(err, (n + total) * sizeof *e->rows, p->path);
-    memset(seen, 0, (size_t)p->n_rows);
     json_array_foreach(epoch, i, rows)
     {
         ACR_TRY(read_micro_batch(e, &at, rows, i, seen, p, err));
         e->begin[++e->n] = at;
     }
+    for (int64_t j = 0; j < at; j++) /* for the next epoch, at this one's cost */
+        seen[e->rows[j]] = 0;
 
 cleanup:
     return st;

@@ -45,6 +45,9 @@ typedef struct acr_arrow {
 accrue_status acr_arrow_append(acr_arrow *table, const uint8_t *data, size_t bytes,
                                const char *name, accrue_error *err);
 void acr_arrow_free(acr_arrow *table);
+/* Whether a message, verified or not, has every part that its decoder takes for granted and may be
+ * walked in a time that its size bounds. */
+bool acr_arrow_message_is_whole(const uint8_t *metadata, size_t bytes);
 void acr_arrow_span(int64_t *begin, int64_t *end, const acr_arrow_list *list, int64_t row);
 
 /* acr_states_open in the memory of an earlier one. */

@@ -113,11 +113,16 @@ accrue_status acr_states_reopen(acr_states *s, const char *dir, int64_t row, con
                                 const acr_batch_shape *shape, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
+    accrue_error e;
     char path[PATH_MAX];
 
     s->hidden = NULL;
     ACR_TRY(states_path(path, dir, row, err));
-    ACR_TRY(acr_safetensors_reopen(&s->file, path, err));
+    st = acr_safetensors_reopen(&s->file, path, &e);
+    if (st) {
+        acr_fail(err, st, "row %lld: %s", (long long)row, e.message);
+        goto cleanup;
+    }
     ACR_TRY(check_token_ids(acr_safetensors_find(s->file, "token_ids"), path, row, r, err));
     s->hidden = acr_safetensors_find(s->file, "hidden_states");
     ACR_TRY(check_hidden(s->hidden, path, row, r, shape, err));

@@ -6,6 +6,8 @@
 
 #include "kernel/rowwise.inc"
 
+#include "kernel/gemm.inc"
+
 #include "kernel/attention.inc"
 
 #include "kernel/loss.inc"
@@ -13,6 +15,5 @@
 const acr_backend acr_cpu_f32 = {
     .name = "cpu_f32",
     .real = ACR_DTYPE_F32,
-    .gemm = acr_gemm_f32,
 #include "kernel/table.inc"
 };

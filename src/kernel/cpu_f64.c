@@ -6,6 +6,8 @@
 
 #include "kernel/rowwise.inc"
 
+#include "kernel/gemm.inc"
+
 #include "kernel/attention.inc"
 
 #include "kernel/loss.inc"
@@ -13,6 +15,5 @@
 const acr_backend acr_cpu_f64 = {
     .name = "cpu_f64",
     .real = ACR_DTYPE_F64,
-    .gemm = acr_gemm_f64,
 #include "kernel/table.inc"
 };

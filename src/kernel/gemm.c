@@ -1,26 +1,34 @@
-/* gemm.c - the GEMM context and the f32 and bf16 products, by oneDNN's matmul.
+/* gemm.c - the GEMM context, and bf16 products on matrix units (AMX) by oneDNN.
  *
- * A oneDNN primitive is compiled for one shape, and compiling takes as long as a small product.  The
- * number of rows differs from micro-batch to micro-batch, so a product is cut along its rows (m of
- * NT and NN, k of TN) into chunks of a few sizes; what is left is padded with zero rows.  A weight
- * shape thus needs at most a handful of primitives, whatever the row counts.  Rows are
- * independent in NT and NN, so neither the cut nor the padding changes a bit of the result. */
+ * Vector units multiply bf16 no faster than f32, so gemm.inc does that as f32 products of rounded
+ * operands.  Matrix units are several times faster and only oneDNN drives them.  A oneDNN primitive
+ * is compiled for one shape, and compiling takes as long as a small product.  The number of rows
+ * differs from micro-batch to micro-batch, so a product is cut along its rows (m of NT and NN, k of
+ * TN) into chunks of a few sizes; what is left is padded with zero rows.  A weight shape thus needs
+ * a handful of primitives, whatever the row counts.
+ *
+ * The bits must not depend on the threads: primitives are compiled for one thread, and the tiles of
+ * columns that run in parallel are fixed by the shape. */
 #include "kernel/gemm.h"
 
 #include <dnnl.h>
+#include <stdatomic.h>
 #include <string.h>
 
-enum { CHUNK_MAX = 512, CHUNK_MIN = 32 };
+enum { CHUNK_MAX = 512, CHUNK_MIN = 32, TILE_COLS = 256 };
 
+/* A tile of a product in bf16; a, b and c have the strides of the whole. */
 typedef struct key {
-    int layout, bf16, accumulate, threads; /* the blocking inside a primitive looks at threads */
+    int layout, accumulate;
     int64_t m, n, k, lda, ldb, ldc;
 } key;
+
+enum { MEMORY_A, MEMORY_B, MEMORY_C, MEMORY_SCRATCH, MEMORIES };
 
 typedef struct primitive {
     key key;
     dnnl_primitive_t exec; /* NULL: an empty slot of the table */
-    dnnl_memory_t a, b, c, scratchpad;
+    dnnl_memory_t *memory; /* [workers * MEMORIES]: one thread uses one set */
 } primitive;
 
 typedef struct buffer {
@@ -29,11 +37,14 @@ typedef struct buffer {
 } buffer;
 
 struct acr_gemm {
+    bool onednn;
+    int workers;
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     primitive *table; /* open addressing, at most half full */
     size_t slots, used;
-    buffer scratchpad;
+    buffer scratch; /* [workers, scratch_bytes] for the primitives */
+    size_t scratch_bytes;
     buffer a16, b16;               /* operands rounded to bf16 */
     buffer a_tail, b_tail, c_tail; /* the last rows, padded to CHUNK_MIN */
     accrue_status status;
@@ -44,10 +55,9 @@ static void fail_dnnl(acr_gemm *g, dnnl_status_t s, const char *what, const key 
 {
     if (g->status)
         return;
-    g->status =
-        acr_fail(&g->error, s == dnnl_out_of_memory ? ACCRUE_ENOMEM : ACCRUE_ENOTSUP,
-                 "oneDNN %s: status %d for a product of m %lld, n %lld, k %lld (%s)", what, (int)s,
-                 (long long)k->m, (long long)k->n, (long long)k->k, k->bf16 ? "bf16" : "f32");
+    g->status = acr_fail(&g->error, s == dnnl_out_of_memory ? ACCRUE_ENOMEM : ACCRUE_ENOTSUP,
+                         "oneDNN %s: status %d for a bf16 product of m %lld, n %lld, k %lld", what,
+                         (int)s, (long long)k->m, (long long)k->n, (long long)k->k);
 }
 
 static bool reserve(acr_gemm *g, buffer *b, size_t bytes)
@@ -78,6 +88,9 @@ accrue_status acr_gemm_create(acr_gemm **out, accrue_error *err)
         st = acr_enomem(err, sizeof *g, "GEMM context");
         goto cleanup;
     }
+    g->workers = acr_threads();
+    g->onednn = (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_amx) ==
+                dnnl_cpu_isa_avx512_core_amx;
     g->slots = 64;
     g->table = acr_calloc(g->slots, sizeof *g->table);
     if (!g->table) {
@@ -91,7 +104,6 @@ accrue_status acr_gemm_create(acr_gemm **out, accrue_error *err)
         st = acr_fail(err, ACCRUE_ENOTSUP, "oneDNN: no CPU engine (status %d)", (int)s);
         goto cleanup;
     }
-    acr_gemm_f64_setup();
     *out = g;
     g = NULL;
 
@@ -100,18 +112,14 @@ cleanup:
     return st;
 }
 
-static void primitive_free(primitive *p)
+static void primitive_free(const acr_gemm *g, primitive *p)
 {
     if (p->exec)
         dnnl_primitive_destroy(p->exec);
-    if (p->a)
-        dnnl_memory_destroy(p->a);
-    if (p->b)
-        dnnl_memory_destroy(p->b);
-    if (p->c)
-        dnnl_memory_destroy(p->c);
-    if (p->scratchpad)
-        dnnl_memory_destroy(p->scratchpad);
+    for (int i = 0; p->memory && i < g->workers * MEMORIES; i++)
+        if (p->memory[i])
+            dnnl_memory_destroy(p->memory[i]);
+    acr_free(p->memory);
     memset(p, 0, sizeof *p);
 }
 
@@ -120,13 +128,13 @@ void acr_gemm_free(acr_gemm *g)
     if (!g)
         return;
     for (size_t i = 0; g->table && i < g->slots; i++)
-        primitive_free(&g->table[i]);
+        primitive_free(g, &g->table[i]);
     if (g->stream)
         dnnl_stream_destroy(g->stream);
     if (g->engine)
         dnnl_engine_destroy(g->engine);
     acr_free(g->table);
-    acr_free(g->scratchpad.data);
+    acr_free(g->scratch.data);
     acr_free(g->a16.data);
     acr_free(g->b16.data);
     acr_free(g->a_tail.data);
@@ -142,12 +150,21 @@ accrue_status acr_gemm_status(const acr_gemm *g, accrue_error *err)
     return g->status;
 }
 
+bool acr_gemm_uses_onednn(const acr_gemm *g)
+{
+    return g->onednn;
+}
+
+void acr_gemm_force_onednn(acr_gemm *g, bool on)
+{
+    g->onednn = on;
+}
+
 /* Primitives ------------------------------------------------------------------------------- */
 
 static size_t hash_key(const key *k)
 {
-    const uint64_t words[] = {(uint64_t)k->layout | (uint64_t)k->bf16 << 8 |
-                                  (uint64_t)k->accumulate << 16 | (uint64_t)k->threads << 24,
+    const uint64_t words[] = {(uint64_t)k->layout | (uint64_t)k->accumulate << 8,
                               (uint64_t)k->m,
                               (uint64_t)k->n,
                               (uint64_t)k->k,
@@ -165,9 +182,8 @@ static size_t hash_key(const key *k)
 
 static bool same_key(const key *x, const key *y)
 {
-    return x->layout == y->layout && x->bf16 == y->bf16 && x->accumulate == y->accumulate &&
-           x->threads == y->threads && x->m == y->m && x->n == y->n && x->k == y->k &&
-           x->lda == y->lda && x->ldb == y->ldb && x->ldc == y->ldc;
+    return x->layout == y->layout && x->accumulate == y->accumulate && x->m == y->m &&
+           x->n == y->n && x->k == y->k && x->lda == y->lda && x->ldb == y->ldb && x->ldc == y->ldc;
 }
 
 static primitive *find_slot(primitive *table, size_t slots, const key *k)
@@ -200,18 +216,16 @@ static bool grow_table(acr_gemm *g)
 
 static dnnl_status_t describe(const key *k, dnnl_memory_desc_t md[3])
 {
-    const dnnl_data_type_t in = k->bf16 ? dnnl_bf16 : dnnl_f32;
     const dnnl_dims_t a = {k->m, k->k}, b = {k->k, k->n}, c = {k->m, k->n};
     const dnnl_dims_t row_a = {k->lda, 1}, col_a = {1, k->lda};
     const dnnl_dims_t row_b = {k->ldb, 1}, col_b = {1, k->ldb};
     const dnnl_dims_t row_c = {k->ldc, 1};
+    const bool tn = k->layout == ACR_GEMM_TN, nt = k->layout == ACR_GEMM_NT;
     dnnl_status_t s = dnnl_success;
 
-    s = dnnl_memory_desc_init_by_strides(&md[0], 2, a, in,
-                                         k->layout == ACR_GEMM_TN ? col_a : row_a);
+    s = dnnl_memory_desc_init_by_strides(&md[0], 2, a, dnnl_bf16, tn ? col_a : row_a);
     if (s == dnnl_success)
-        s = dnnl_memory_desc_init_by_strides(&md[1], 2, b, in,
-                                             k->layout == ACR_GEMM_NT ? col_b : row_b);
+        s = dnnl_memory_desc_init_by_strides(&md[1], 2, b, dnnl_bf16, nt ? col_b : row_b);
     if (s == dnnl_success)
         s = dnnl_memory_desc_init_by_strides(&md[2], 2, c, dnnl_f32, row_c);
     return s;
@@ -236,35 +250,44 @@ static dnnl_status_t make_attributes(dnnl_primitive_attr_t *out, bool accumulate
     return s;
 }
 
-static dnnl_status_t make_primitive(acr_gemm *g, const key *k, primitive *p, size_t *scratch)
+static dnnl_status_t make_memories(const acr_gemm *g, primitive *p, const dnnl_memory_desc_t md[3],
+                                   const dnnl_memory_desc_t *scratch)
 {
-    dnnl_memory_desc_t md[3];
+    dnnl_status_t s = dnnl_success;
+
+    for (int i = 0; i < g->workers * MEMORIES && s == dnnl_success; i++) {
+        const dnnl_memory_desc_t *d = i % MEMORIES == MEMORY_SCRATCH ? scratch : &md[i % MEMORIES];
+        s = dnnl_memory_create(&p->memory[i], d, g->engine, DNNL_MEMORY_NONE);
+    }
+    return s;
+}
+
+/* Fills in p->exec and p->memory; *scratch becomes the bytes that one thread needs to run it. */
+static dnnl_status_t make_primitive(const acr_gemm *g, primitive *p, size_t *scratch)
+{
+    const int threads = acr_threads();
     const dnnl_memory_desc_t *scratch_md = NULL;
+    dnnl_memory_desc_t md[3];
     dnnl_matmul_desc_t desc;
     dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_desc_t pd = NULL;
-    dnnl_status_t s = describe(k, md);
+    dnnl_status_t s = describe(&p->key, md);
 
+    accrue_set_threads(1); /* oneDNN blocks for, and runs on, as many as there are now */
     if (s == dnnl_success)
         s = dnnl_matmul_desc_init(&desc, &md[0], &md[1], NULL, &md[2]);
     if (s == dnnl_success)
-        s = make_attributes(&attr, k->accumulate != 0);
+        s = make_attributes(&attr, p->key.accumulate != 0);
     if (s == dnnl_success)
         s = dnnl_primitive_desc_create(&pd, &desc, attr, g->engine, NULL);
     if (s == dnnl_success)
         s = dnnl_primitive_create(&p->exec, pd);
-    if (s == dnnl_success)
-        s = dnnl_memory_create(&p->a, &md[0], g->engine, DNNL_MEMORY_NONE);
-    if (s == dnnl_success)
-        s = dnnl_memory_create(&p->b, &md[1], g->engine, DNNL_MEMORY_NONE);
-    if (s == dnnl_success)
-        s = dnnl_memory_create(&p->c, &md[2], g->engine, DNNL_MEMORY_NONE);
     if (s == dnnl_success) {
         scratch_md = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
-        *scratch = scratch_md ? dnnl_memory_desc_get_size(scratch_md) : 0;
-        if (*scratch)
-            s = dnnl_memory_create(&p->scratchpad, scratch_md, g->engine, DNNL_MEMORY_NONE);
+        *scratch = dnnl_memory_desc_get_size(scratch_md);
+        s = make_memories(g, p, md, scratch_md);
     }
+    accrue_set_threads(threads);
     if (pd)
         dnnl_primitive_desc_destroy(pd);
     if (attr)
@@ -272,58 +295,65 @@ static dnnl_status_t make_primitive(acr_gemm *g, const key *k, primitive *p, siz
     return s;
 }
 
-/* The primitive for a key, made when it is first asked for; NULL (status set) when it cannot. */
-static primitive *get_primitive(acr_gemm *g, const key *k)
+/* Makes the primitive for a key unless there is one; false (status set) when it cannot. */
+static bool need_primitive(acr_gemm *g, const key *k)
 {
-    primitive *slot = find_slot(g->table, g->slots, k);
     primitive made = {.key = *k};
-    size_t scratch = 0;
     dnnl_status_t s = dnnl_success;
+    size_t scratch = 0;
 
-    if (slot->exec)
-        return slot;
+    if (find_slot(g->table, g->slots, k)->exec)
+        return true;
     if (2 * (g->used + 1) > g->slots && !grow_table(g))
-        return NULL;
-    s = make_primitive(g, k, &made, &scratch);
+        return false;
+    made.memory = acr_calloc((size_t)g->workers * MEMORIES, sizeof *made.memory);
+    if (!made.memory) {
+        if (!g->status)
+            g->status = acr_enomem(&g->error, (size_t)g->workers * MEMORIES * sizeof *made.memory,
+                                   "a GEMM primitive");
+        return false;
+    }
+    s = make_primitive(g, &made, &scratch);
     acr_count_allocation();
-    if (s != dnnl_success || !reserve(g, &g->scratchpad, scratch)) {
+    scratch = (scratch + ACR_ALIGN - 1) / ACR_ALIGN * ACR_ALIGN;
+    if (s == dnnl_success && scratch > g->scratch_bytes)
+        g->scratch_bytes = scratch;
+    if (s != dnnl_success || !reserve(g, &g->scratch, g->scratch_bytes * (size_t)g->workers)) {
         if (s != dnnl_success)
             fail_dnnl(g, s, "matmul", k);
-        primitive_free(&made);
-        return NULL;
+        primitive_free(g, &made);
+        return false;
     }
-    slot = find_slot(g->table, g->slots, k);
-    *slot = made;
+    *find_slot(g->table, g->slots, k) = made;
     g->used++;
-    return slot;
+    return true;
 }
 
-static void execute(acr_gemm *g, const key *k, const void *a, const void *b, void *c)
+/* Runs a primitive that exists on the calling thread. */
+static dnnl_status_t execute(const acr_gemm *g, int worker, const key *k, const void *a,
+                             const void *b, void *c)
 {
-    primitive *p = get_primitive(g, k);
-    dnnl_exec_arg_t args[4];
+    const primitive *p = find_slot(g->table, g->slots, k);
+    dnnl_memory_t *memory = p->memory + worker * MEMORIES;
+    const dnnl_exec_arg_t args[MEMORIES] = {{DNNL_ARG_SRC, memory[MEMORY_A]},
+                                            {DNNL_ARG_WEIGHTS, memory[MEMORY_B]},
+                                            {DNNL_ARG_DST, memory[MEMORY_C]},
+                                            {DNNL_ARG_SCRATCHPAD, memory[MEMORY_SCRATCH]}};
+    char *scratch = g->scratch.data;
     dnnl_status_t s = dnnl_success;
 
-    if (!p)
-        return;
-    args[0] = (dnnl_exec_arg_t){DNNL_ARG_SRC, p->a};
-    args[1] = (dnnl_exec_arg_t){DNNL_ARG_WEIGHTS, p->b};
-    args[2] = (dnnl_exec_arg_t){DNNL_ARG_DST, p->c};
-    args[3] = (dnnl_exec_arg_t){DNNL_ARG_SCRATCHPAD, p->scratchpad};
     /* oneDNN takes inputs as non-const too; it does not write them. */
-    s = dnnl_memory_set_data_handle(p->a, (void *)(uintptr_t)a);
+    s = dnnl_memory_set_data_handle(memory[MEMORY_A], (void *)(uintptr_t)a);
     if (s == dnnl_success)
-        s = dnnl_memory_set_data_handle(p->b, (void *)(uintptr_t)b);
+        s = dnnl_memory_set_data_handle(memory[MEMORY_B], (void *)(uintptr_t)b);
     if (s == dnnl_success)
-        s = dnnl_memory_set_data_handle(p->c, c);
-    if (s == dnnl_success && p->scratchpad)
-        s = dnnl_memory_set_data_handle(p->scratchpad, g->scratchpad.data);
+        s = dnnl_memory_set_data_handle(memory[MEMORY_C], c);
     if (s == dnnl_success)
-        s = dnnl_primitive_execute(p->exec, g->stream, p->scratchpad ? 4 : 3, args);
+        s = dnnl_memory_set_data_handle(memory[MEMORY_SCRATCH],
+                                        scratch + (size_t)worker * g->scratch_bytes);
     if (s == dnnl_success)
-        s = dnnl_stream_wait(g->stream);
-    if (s != dnnl_success)
-        fail_dnnl(g, s, "execution", k);
+        s = dnnl_primitive_execute(p->exec, g->stream, MEMORIES, args);
+    return s;
 }
 
 /* Rounding to bf16 ------------------------------------------------------------------------- */
@@ -357,11 +387,11 @@ static int64_t rounded_stride(int64_t cols)
     return (cols + 31) / 32 * 32;
 }
 
-/* *data [rows, cols] of f32 becomes a bf16 copy in `b`, with its own row stride. */
-static bool round_operand(acr_gemm *g, buffer *b, const void **data, int64_t *ld, int64_t rows,
+/* b becomes f32 rows in bf16, `rounded_stride` apart. */
+static bool round_operand(acr_gemm *g, buffer *b, const void *data, int64_t ld, int64_t rows,
                           int64_t cols)
 {
-    rounding r = {.in = *data, .rows = rows, .cols = cols, .ld_in = *ld};
+    rounding r = {.in = data, .rows = rows, .cols = cols, .ld_in = ld};
 
     r.ld_out = rounded_stride(cols);
     if (!reserve(g, b, (size_t)(rows * r.ld_out) * sizeof *r.out))
@@ -369,20 +399,21 @@ static bool round_operand(acr_gemm *g, buffer *b, const void **data, int64_t *ld
     r.out = b->data;
     r.rows_per_task = 65536 / r.ld_out + 1;
     acr_parallel((rows + r.rows_per_task - 1) / r.rows_per_task, round_rows, &r);
-    *data = b->data;
-    *ld = r.ld_out;
     return true;
 }
 
 /* Products --------------------------------------------------------------------------------- */
 
-/* A product in the operands' final type. */
+/* A product of bf16 operands, in chunks of rows times tiles of columns. */
 typedef struct product {
-    key key; /* the row dimension is filled in per chunk */
-    const char *a, *b;
-    float *c;
-    int64_t rows;
-    size_t in_bytes;
+    acr_gemm *g;
+    key key; /* of the whole */
+    const uint16_t *a, *b;
+    const uint16_t *a_tail, *b_tail; /* the rows past the last whole chunk, padded */
+    float *c, *c_tail;
+    int64_t rows, tiles, tasks;
+    _Atomic int64_t next; /* task that no worker has taken */
+    _Atomic int failed;   /* a dnnl_status_t */
 } product;
 
 static int64_t chunk_rows(int64_t left)
@@ -394,10 +425,44 @@ static int64_t chunk_rows(int64_t left)
     return size;
 }
 
+/* The key of a chunk of `size` rows, `accumulate` aside, and a tile of columns. */
+static key tile_key(const key *whole, int64_t size, int64_t tile)
+{
+    key k = *whole;
+
+    if (k.layout == ACR_GEMM_TN)
+        k.k = size;
+    else
+        k.m = size;
+    k.n = k.n - tile * TILE_COLS < TILE_COLS ? k.n - tile * TILE_COLS : TILE_COLS;
+    return k;
+}
+
+/* Primitives for every chunk and tile; `every_size` for any number of rows up to this one. */
+static bool need_primitives(acr_gemm *g, const key *whole, int64_t rows, bool every_size)
+{
+    const int64_t last = (whole->n - 1) / TILE_COLS;
+    const bool tn = whole->layout == ACR_GEMM_TN;
+
+    for (int64_t done = 0, size = 0; done < rows; done += size) {
+        size = chunk_rows(rows - done);
+        for (int64_t made = size; made >= CHUNK_MIN; made = every_size ? made / 2 : 0)
+            for (int64_t tile = 0; tile <= last; tile += last > 0 ? last : 1) {
+                key k = tile_key(whole, made, tile);
+                if ((!tn || done == 0 || k.accumulate) && !need_primitive(g, &k))
+                    return false;
+                k.accumulate = true;
+                if (tn && (done > 0 || (every_size && rows > made)) && !need_primitive(g, &k))
+                    return false;
+            }
+    }
+    return true;
+}
+
 static void *pad_rows(acr_gemm *g, buffer *b, const void *rows, int64_t count, int64_t width,
                       int64_t ld, size_t element)
 {
-    size_t stride = (size_t)ld * element;
+    const size_t stride = (size_t)ld * element;
     const char *from = rows;
     char *to = NULL;
 
@@ -413,137 +478,133 @@ static void *pad_rows(acr_gemm *g, buffer *b, const void *rows, int64_t count, i
     return to;
 }
 
-/* The last rows of NT or NN, fewer than CHUNK_MIN. */
-static void run_row_tail(acr_gemm *g, const product *p, const key *k, int64_t first, int64_t count)
+/* Rows of NT and NN: a chunk and a tile. */
+static dnnl_status_t run_rows_tile(const product *p, int worker, int64_t task)
 {
-    float *c = p->c + first * k->ldc;
-    const char *a = p->a + (size_t)(first * k->lda) * p->in_bytes;
-    const void *a_pad = pad_rows(g, &g->a_tail, a, count, k->k, k->lda, p->in_bytes);
-    float *c_pad = pad_rows(g, &g->c_tail, c, k->accumulate ? count : 0, k->n, k->ldc, sizeof *c);
+    const int64_t column = task % p->tiles * TILE_COLS;
+    int64_t done = 0, size = chunk_rows(p->rows);
+    const uint16_t *b = p->b + (p->key.layout == ACR_GEMM_NT ? column * p->key.ldb : column);
+    key k;
 
-    if (!a_pad || !c_pad)
-        return;
-    execute(g, k, a_pad, p->b, c_pad);
-    for (int64_t i = 0; i < count; i++)
-        memcpy(c + i * k->ldc, c_pad + i * k->ldc, (size_t)k->n * sizeof *c);
-}
-
-static void run_over_rows(acr_gemm *g, const product *p)
-{
-    key k = p->key;
-
-    for (int64_t done = 0, size = 0; done < p->rows; done += size) {
+    for (int64_t chunk = task / p->tiles; chunk > 0; chunk--) {
+        done += size;
         size = chunk_rows(p->rows - done);
-        k.m = size;
-        if (size > p->rows - done)
-            run_row_tail(g, p, &k, done, p->rows - done);
-        else
-            execute(g, &k, p->a + (size_t)(done * k.lda) * p->in_bytes, p->b, p->c + done * k.ldc);
+    }
+    k = tile_key(&p->key, size, task % p->tiles);
+    if (size > p->rows - done)
+        return execute(p->g, worker, &k, p->a_tail, b, p->c_tail + column);
+    return execute(p->g, worker, &k, p->a + done * k.lda, b, p->c + done * k.ldc + column);
+}
+
+/* TN sums over the rows: chunk after chunk is added to a tile of c, always in this order. */
+static dnnl_status_t run_sum_tile(const product *p, int worker, int64_t tile)
+{
+    const int64_t column = tile * TILE_COLS;
+    dnnl_status_t s = dnnl_success;
+
+    for (int64_t done = 0, size = 0; done < p->rows && s == dnnl_success; done += size) {
+        const bool tail = p->rows - done < CHUNK_MIN;
+        key k;
+
+        size = chunk_rows(p->rows - done);
+        k = tile_key(&p->key, size, tile);
+        k.accumulate = k.accumulate || done > 0;
+        s = execute(p->g, worker, &k, tail ? p->a_tail : p->a + done * k.lda,
+                    (tail ? p->b_tail : p->b + done * k.ldb) + column, p->c + column);
+    }
+    return s;
+}
+
+static void run_worker(int64_t worker, void *ctx)
+{
+    product *p = ctx;
+    int64_t task = 0;
+
+    while ((task = atomic_fetch_add(&p->next, 1)) < p->tasks) {
+        dnnl_status_t s = p->key.layout == ACR_GEMM_TN ? run_sum_tile(p, (int)worker, task)
+                                                       : run_rows_tile(p, (int)worker, task);
+        if (s != dnnl_success)
+            atomic_store(&p->failed, (int)s);
     }
 }
 
-/* TN sums over the rows: chunk after chunk is added to c, always in this order. */
-static void run_over_sum(acr_gemm *g, const product *p)
+/* Counts the tasks and pads the last rows, fewer than CHUNK_MIN. */
+static bool prepare_tasks(product *p)
 {
-    key k = p->key;
+    const key *k = &p->key;
+    const bool tn = k->layout == ACR_GEMM_TN;
+    const int64_t tail = p->rows % CHUNK_MIN, first = p->rows - tail;
+    int64_t chunks = 0;
 
-    for (int64_t done = 0, size = 0; done < p->rows; done += size) {
-        const void *a = p->a + (size_t)(done * k.lda) * p->in_bytes;
-        const void *b = p->b + (size_t)(done * k.ldb) * p->in_bytes;
-        int64_t left = p->rows - done;
-
-        size = chunk_rows(left);
-        k.k = size;
-        k.accumulate = p->key.accumulate || done > 0;
-        if (size > left) {
-            a = pad_rows(g, &g->a_tail, a, left, k.m, k.lda, p->in_bytes);
-            b = pad_rows(g, &g->b_tail, b, left, k.n, k.ldb, p->in_bytes);
-        }
-        if (a && b)
-            execute(g, &k, a, b, p->c);
-    }
-}
-
-static void clear(const acr_gemm_args *x, size_t element)
-{
-    for (int64_t i = 0; i < x->m; i++)
-        memset((char *)x->c + (size_t)(i * x->ldc) * element, 0, (size_t)x->n * element);
+    for (int64_t done = 0; done < p->rows; done += chunk_rows(p->rows - done))
+        chunks++;
+    p->tiles = (k->n + TILE_COLS - 1) / TILE_COLS;
+    p->tasks = tn ? p->tiles : chunks * p->tiles;
+    if (tail == 0)
+        return true;
+    p->a_tail = pad_rows(p->g, &p->g->a_tail, p->a + first * k->lda, tail, tn ? k->m : k->k, k->lda,
+                         sizeof *p->a);
+    if (tn)
+        p->b_tail =
+            pad_rows(p->g, &p->g->b_tail, p->b + first * k->ldb, tail, k->n, k->ldb, sizeof *p->b);
+    else
+        p->c_tail = pad_rows(p->g, &p->g->c_tail, p->c + first * k->ldc, k->accumulate ? tail : 0,
+                             k->n, k->ldc, sizeof *p->c);
+    return p->a_tail && (p->b_tail || p->c_tail);
 }
 
 static key key_of(const acr_gemm_args *x)
 {
     return (key){.layout = (int)x->layout,
-                 .bf16 = x->bf16,
                  .accumulate = x->accumulate,
-                 .threads = acr_threads(),
                  .m = x->m,
                  .n = x->n,
                  .k = x->k,
-                 .lda = x->lda,
-                 .ldb = x->ldb,
+                 .lda = rounded_stride(x->layout == ACR_GEMM_TN ? x->m : x->k),
+                 .ldb =
+                     x->b_is_bf16 ? x->ldb : rounded_stride(x->layout == ACR_GEMM_NT ? x->k : x->n),
                  .ldc = x->ldc};
 }
 
-void acr_gemm_f32(acr_gemm *g, const acr_gemm_args *x)
+/* Neither m, n nor k is 0. */
+void acr_gemm_onednn(acr_gemm *g, const acr_gemm_args *x)
 {
-    const bool tn = x->layout == ACR_GEMM_TN;
-    const int64_t rows_b = x->layout == ACR_GEMM_NT ? x->n : x->k;
-    const int64_t cols_b = x->layout == ACR_GEMM_NT ? x->k : x->n;
-    const void *a = x->a, *b = x->b;
-    product p = {.key = key_of(x), .c = x->c, .rows = tn ? x->k : x->m, .in_bytes = 4};
+    const bool tn = x->layout == ACR_GEMM_TN, nt = x->layout == ACR_GEMM_NT;
+    product p = {.g = g, .key = key_of(x), .b = x->b, .c = x->c, .rows = tn ? x->k : x->m};
+    const int64_t tail = p.rows % CHUNK_MIN, first = p.rows - tail;
 
-    if (x->m == 0 || x->n == 0 || g->status)
+    if (g->status || !round_operand(g, &g->a16, x->a, x->lda, p.rows, tn ? x->m : x->k))
         return;
-    if (x->k == 0) {
-        if (!x->accumulate)
-            clear(x, sizeof(float));
+    p.a = g->a16.data;
+    if (!x->b_is_bf16) {
+        if (!round_operand(g, &g->b16, x->b, x->ldb, nt ? x->n : x->k, nt ? x->k : x->n))
+            return;
+        p.b = g->b16.data;
+    }
+    if (!need_primitives(g, &p.key, p.rows, false) || !prepare_tasks(&p))
         return;
-    }
-    if (x->bf16) {
-        p.in_bytes = 2;
-        if (!round_operand(g, &g->a16, &a, &p.key.lda, p.rows, tn ? x->m : x->k))
-            return;
-        if (!x->b_is_bf16 && !round_operand(g, &g->b16, &b, &p.key.ldb, rows_b, cols_b))
-            return;
-    }
-    p.a = a;
-    p.b = b;
-    if (tn)
-        run_over_sum(g, &p);
-    else
-        run_over_rows(g, &p);
+    acr_parallel(acr_threads() < g->workers ? acr_threads() : g->workers, run_worker, &p);
+    if (p.failed)
+        fail_dnnl(g, (dnnl_status_t)p.failed, "execution", &p.key);
+    for (int64_t i = 0; i < tail && !tn; i++)
+        memcpy(p.c + (first + i) * x->ldc, p.c_tail + i * x->ldc, (size_t)x->n * sizeof *p.c);
 }
 
 void acr_gemm_prepare(acr_gemm *g, const acr_gemm_args *x)
 {
     const bool tn = x->layout == ACR_GEMM_TN, nt = x->layout == ACR_GEMM_NT;
     const int64_t rows = tn ? x->k : x->m;
-    const int64_t cols_a = tn ? x->m : x->k, cols_b = nt ? x->k : x->n;
-    const size_t in_bytes = x->bf16 ? 2 : 4;
-    key k = key_of(x);
+    const key k = key_of(x);
 
-    if (x->m == 0 || x->n == 0 || x->k == 0)
+    if (!g->onednn || !x->bf16 || g->status || x->m == 0 || x->n == 0 || x->k == 0)
         return;
-    if (x->bf16) {
-        k.lda = rounded_stride(cols_a);
-        reserve(g, &g->a16, (size_t)(rows * k.lda) * in_bytes);
-        if (!x->b_is_bf16) {
-            k.ldb = rounded_stride(cols_b);
-            reserve(g, &g->b16, (size_t)((nt ? x->n : x->k) * k.ldb) * in_bytes);
-        }
-    }
-    reserve(g, &g->a_tail, (size_t)(CHUNK_MIN * k.lda) * in_bytes);
-    if (tn)
-        reserve(g, &g->b_tail, (size_t)(CHUNK_MIN * k.ldb) * in_bytes);
-    else
-        reserve(g, &g->c_tail, (size_t)(CHUNK_MIN * k.ldc) * sizeof(float));
-    for (int64_t size = CHUNK_MIN; size <= CHUNK_MAX && size < rows + CHUNK_MIN; size *= 2) {
-        *(tn ? &k.k : &k.m) = size;
-        get_primitive(g, &k);
-        if (tn && !k.accumulate && rows > size) {
-            k.accumulate = true;
-            get_primitive(g, &k);
-            k.accumulate = false;
-        }
-    }
+    if (!reserve(g, &g->a16, (size_t)(rows * k.lda) * sizeof(uint16_t)) ||
+        !reserve(g, &g->a_tail, (size_t)(CHUNK_MIN * k.lda) * sizeof(uint16_t)))
+        return;
+    if (!x->b_is_bf16 && !reserve(g, &g->b16, (size_t)((nt ? x->n : x->k) * k.ldb) * 2))
+        return;
+    if (tn ? !reserve(g, &g->b_tail, (size_t)(CHUNK_MIN * k.ldb) * sizeof(uint16_t))
+           : !reserve(g, &g->c_tail, (size_t)(CHUNK_MIN * k.ldc) * sizeof(float)))
+        return;
+    need_primitives(g, &k, rows, true);
 }

@@ -1,13 +1,13 @@
-/* gemm.h - the matrix products behind the backend tables; see kernel.h for the arguments. */
+/* gemm.h - bf16 products on matrix units, beside the kernel of gemm.inc. */
 #ifndef ACR_KERNEL_GEMM_H
 #define ACR_KERNEL_GEMM_H
 
 #include "kernel/kernel.h"
 
-void acr_gemm_f32(acr_gemm *g, const acr_gemm_args *args); /* oneDNN; bf16 as well */
-void acr_gemm_f64(acr_gemm *g, const acr_gemm_args *args); /* OpenBLAS */
-
-/* Once a process: OpenBLAS must not start threads of its own below ours. */
-void acr_gemm_f64_setup(void);
+/* Whether f32 products with args->bf16 go to acr_gemm_onednn; they do where there is AMX.  Tests
+ * force it, since oneDNN's vector code takes the same path. */
+bool acr_gemm_uses_onednn(const acr_gemm *g);
+void acr_gemm_force_onednn(acr_gemm *g, bool on);
+void acr_gemm_onednn(acr_gemm *g, const acr_gemm_args *args);
 
 #endif

@@ -41,9 +41,9 @@ typedef struct acr_gemm_args {
     int64_t ldc;
 } acr_gemm_args;
 
-/* Makes every primitive and all scratch that f32 products of this shape with any number of rows (m
- * of NT and NN, k of TN) up to the given one can need.  Pointers are not read; with `accumulate`
- * false, TN prepares the accumulating primitives too. */
+/* Makes what f32 products of this shape with any number of rows (m of NT and NN, k of TN) up to the
+ * given one would otherwise make when they first come: compiled primitives and scratch, in bf16 on
+ * machines with matrix units, nothing elsewhere.  a, b and c are not read. */
 void acr_gemm_prepare(acr_gemm *g, const acr_gemm_args *args);
 
 /* Attention -------------------------------------------------------------------------------- */

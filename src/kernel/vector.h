@@ -48,7 +48,7 @@ typedef real vec_unaligned
 
 INLINE vec v_set(real x)
 {
-    return (vec){0} + x;
+    return x - (vec){0}; /* not 0 + x, which would turn -0 into 0 */
 }
 
 /* a * b + c, fused where the machine can. */
@@ -125,6 +125,49 @@ INLINE real v_largest(vec v)
     for (int i = 1; i < LANES; i++)
         m = v[i] > m ? v[i] : m;
     return m;
+}
+
+/* to[c, r] = from[r, c] for 8 rows and 8 columns, which lie `ld` and `to_ld` apart. */
+INLINE void transpose8(const real *from, int64_t ld, real *to, int64_t to_ld)
+{
+    typedef real row8 __attribute__((vector_size(8 * sizeof(real))));
+    typedef real row8_unaligned
+        __attribute__((vector_size(8 * sizeof(real)), aligned(sizeof(real)), may_alias));
+    row8 r[8], t[8], u[8];
+
+    for (int i = 0; i < 8; i++)
+        r[i] = *(const row8_unaligned *)(from + i * ld);
+    for (int i = 0; i < 8; i += 2) { /* pairs of rows, then fours, then eights */
+        t[i] = __builtin_shufflevector(r[i], r[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+        t[i + 1] = __builtin_shufflevector(r[i], r[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int h = 0; h < 2; h++) {
+            u[i + 2 * h] =
+                __builtin_shufflevector(t[i + h], t[i + h + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+            u[i + 2 * h + 1] =
+                __builtin_shufflevector(t[i + h], t[i + h + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+        }
+    for (int i = 0; i < 4; i++) {
+        *(row8_unaligned *)(to + i * to_ld) =
+            __builtin_shufflevector(u[i], u[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        *(row8_unaligned *)(to + (i + 4) * to_ld) =
+            __builtin_shufflevector(u[i], u[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+}
+
+/* to[c, r] = from[r, c]: `cols` rows of `width`, of which the first `rows` exist and the rest are 0. */
+INLINE void transpose_rows(const real *from, int64_t ld, int64_t rows, int64_t cols, real *to,
+                           int64_t width)
+{
+    const int64_t whole_rows = rows / 8 * 8, whole_cols = cols / 8 * 8;
+
+    for (int64_t r = 0; r < whole_rows; r += 8)
+        for (int64_t c = 0; c < whole_cols; c += 8)
+            transpose8(from + r * ld + c, ld, to + c * width + r, width);
+    for (int64_t r = 0; r < width; r++)
+        for (int64_t c = r < whole_rows ? whole_cols : 0; c < cols; c++)
+            to[c * width + r] = r < rows ? from[r * ld + c] : (real)0;
 }
 
 /* exp(x), within 1.1 ulp; 0 below the smallest subnormal, infinity above the largest number, NaN for

@@ -26,11 +26,11 @@ typedef struct chunk {
     int64_t *target_row;   /* [rows] relative to the chunk */
     double *scale;
     int64_t *argmax;
-    double *term_loss;   /* [rows, n_terms] */
-    double *lse;         /* [targets] */
-    void *y, *t, *p;     /* [targets, hidden], [targets, vocab] twice */
-    void *rstd;          /* [targets] */
-    void *h, *z;         /* [rows, hidden], [rows, vocab] */
+    double *term_loss; /* [rows, n_terms] */
+    double *lse;       /* [targets] */
+    void *y, *t, *p;   /* [targets, hidden], [targets, vocab] twice */
+    void *rstd;        /* [targets] */
+    void *h, *z;       /* [rows, hidden], [rows, vocab] */
 } chunk;
 
 int64_t acr_distill_chunk(int64_t vocab, int n_steps, size_t real_bytes)
@@ -117,7 +117,7 @@ static void product(acr_tape *t, acr_gemm_layout layout, const acr_param *w, int
     g.b = acr_param_operand(t, w, &g.b_is_bf16);
     g.ldb = w->cols;
     g.ldc = g.n;
-    t->backend->gemm(t->gemm, &g);
+    acr_tape_gemm(t, &g);
 }
 
 static void chunk_targets(acr_tape *t, chunk *c, const acr_distill *d, int64_t first, int64_t n)
@@ -194,6 +194,11 @@ static void distill_forward(acr_tape *t, acr_record *r)
     }
     if (!chunk_alloc(t, &c, d, targets))
         return;
+    if (t->arena.measuring) {
+        product(t, ACR_GEMM_NT, d->verifier_head, targets, c.y, c.t);
+        product(t, ACR_GEMM_NT, d->head, c.capacity, c.h, c.z);
+        product(t, ACR_GEMM_NN, d->head, c.capacity, c.z, c.h);
+    }
     for (int64_t first = 0; first < d->n_targets && !t->arena.measuring; first += targets) {
         int64_t n = d->n_targets - first < targets ? d->n_targets - first : targets;
         chunk_targets(t, &c, d, first, n);
@@ -230,24 +235,51 @@ static void distill_backward(acr_tape *t, acr_record *r)
 
 const acr_op acr_op_distill = {"distill_loss", distill_forward, distill_backward};
 
+static bool in_range(acr_tape *t, const acr_distill *d, const char *what, int64_t got, int64_t low,
+                     int64_t high)
+{
+    if (got >= low && got <= high)
+        return true;
+    acr_tape_fail(t, ACCRUE_EMISMATCH, "%s: %s is %lld, %lld to %lld expected", d->head->name, what,
+                  (long long)got, (long long)low, (long long)high);
+    return false;
+}
+
+static bool step_fits(acr_tape *t, const acr_distill *d, const acr_distill_step *s)
+{
+    if (!in_range(t, d, "the width of the hidden rows", s->h->cols, d->head->cols, d->head->cols))
+        return false;
+    for (int64_t i = 0; i < s->n; i++)
+        if (!in_range(t, d, "a row", s->row[i], 0, s->h->rows - 1) ||
+            !in_range(t, d, "a target", s->target[i], i ? s->target[i - 1] + 1 : 0,
+                      d->n_targets - 1))
+            return false;
+    return true;
+}
+
 void acr_distill_loss(acr_tape *t, const acr_distill *d)
 {
+    const acr_param *head = d->head;
     distill_args *a = NULL;
 
     if (t->status)
         return;
-    for (int k = 0; k < d->n_steps; k++) {
+    for (int k = 0; k < d->n_steps; k++)
         if (!d->step[k].h)
             return;
-        if (d->step[k].h->cols != d->head->cols || d->verifier_head->cols != d->head->cols ||
-            d->verifier_head->rows != d->head->rows) {
-            acr_tape_fail(t, ACCRUE_EMISMATCH, "%s: [%lld, %lld], [%lld, %lld] expected",
-                          d->verifier_head->name, (long long)d->verifier_head->rows,
-                          (long long)d->verifier_head->cols, (long long)d->head->rows,
-                          (long long)d->step[k].h->cols);
-            return;
-        }
+    if (d->verifier_head->rows != head->rows || d->verifier_head->cols != head->cols ||
+        d->verifier_norm->rows != head->cols) {
+        acr_tape_fail(t, ACCRUE_EMISMATCH,
+                      "%s: [%lld, %lld] behind a norm of %lld, [%lld, %lld] "
+                      "expected",
+                      d->verifier_head->name, (long long)d->verifier_head->rows,
+                      (long long)d->verifier_head->cols, (long long)d->verifier_norm->rows,
+                      (long long)head->rows, (long long)head->cols);
+        return;
     }
+    for (int k = 0; k < d->n_steps; k++)
+        if (!step_fits(t, d, &d->step[k]))
+            return;
     a = acr_tape_meta(t, 1, sizeof *a);
     if (!a)
         return;

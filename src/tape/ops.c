@@ -25,6 +25,19 @@ static acr_value *shape_error(acr_tape *t, const char *op, const char *what, int
     return NULL;
 }
 
+/* For kernels that write several gradients side by side. */
+static bool distinct(acr_tape *t, const char *op, int n, acr_value *const *in)
+{
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < i; j++)
+            if (in[i] == in[j]) {
+                acr_tape_fail(t, ACCRUE_EINVAL,
+                              "%s: input %d is input %d, distinct values expected", op, i, j);
+                return false;
+            }
+    return true;
+}
+
 /* linear ------------------------------------------------------------------------------------
  * y = x W^T + b:  dx += dy W;  dW += dy^T x;  db += sum of the rows of dy. */
 
@@ -38,8 +51,6 @@ static void linear_forward(acr_tape *t, acr_record *r)
     const acr_param *w = r->param[0];
     acr_gemm_args g = {.layout = ACR_GEMM_NT, .bf16 = t->bf16};
 
-    if (t->arena.measuring)
-        return;
     g.m = r->in[0]->rows;
     g.n = w->rows;
     g.k = r->in[0]->cols;
@@ -50,8 +61,8 @@ static void linear_forward(acr_tape *t, acr_record *r)
     g.ldb = w->cols;
     g.c = r->out->data;
     g.ldc = g.n;
-    t->backend->gemm(t->gemm, &g);
-    if (r->param[1])
+    acr_tape_gemm(t, &g);
+    if (r->param[1] && !t->arena.measuring)
         t->backend->bias_forward(g.m, g.n, r->param[1]->master, g.c, g.ldc);
 }
 
@@ -65,7 +76,7 @@ static void linear_backward(acr_tape *t, acr_record *r)
 
     if (x->needs_grad)
         dx = acr_grad_first(t, x, &g.accumulate);
-    if (t->arena.measuring || t->status)
+    if (t->status)
         return;
     if (dx) {
         g.layout = ACR_GEMM_NN;
@@ -79,7 +90,7 @@ static void linear_backward(acr_tape *t, acr_record *r)
         g.ldb = w->cols;
         g.c = dx;
         g.ldc = x->cols;
-        t->backend->gemm(t->gemm, &g);
+        acr_tape_gemm(t, &g);
     }
     if (w->grad) {
         g.layout = ACR_GEMM_TN;
@@ -94,9 +105,9 @@ static void linear_backward(acr_tape *t, acr_record *r)
         g.ldb = x->cols;
         g.c = (char *)w->grad + (size_t)a->column * t->backend->real_bytes;
         g.ldc = w->cols;
-        t->backend->gemm(t->gemm, &g);
+        acr_tape_gemm(t, &g);
     }
-    if (r->param[1] && r->param[1]->grad)
+    if (r->param[1] && r->param[1]->grad && !t->arena.measuring)
         t->backend->bias_backward(x->rows, w->rows, r->out->grad, w->rows, r->param[1]->grad);
 }
 
@@ -114,8 +125,7 @@ acr_value *acr_linear(acr_tape *t, acr_value *x, acr_param *w, int64_t column, a
     if (bias && bias->rows != w->rows)
         return shape_error(t, bias->name, "length", bias->rows, w->rows);
     a = acr_tape_meta(t, 1, sizeof *a);
-    y = acr_value_new(t, x->rows, w->rows,
-                      x->needs_grad || w->grad || (bias && bias->grad));
+    y = acr_value_new(t, x->rows, w->rows, x->needs_grad || w->grad || (bias && bias->grad));
     if (!a || !y)
         return NULL;
     a->column = column;
@@ -243,8 +253,7 @@ static void rope_backward(acr_tape *t, acr_record *r)
 
 static const acr_op op_rope = {"rope", rope_forward, rope_backward};
 
-acr_value *acr_rope(acr_tape *t, acr_value *x, const int64_t *position,
-                    const acr_rope_table *table)
+acr_value *acr_rope(acr_tape *t, acr_value *x, const int64_t *position, const acr_rope_table *table)
 {
     rope_args *a = NULL;
     acr_value *y = NULL;
@@ -311,6 +320,43 @@ static void attention_backward(acr_tape *t, acr_record *r)
 
 static const acr_op op_attention = {"attention", attention_forward, attention_backward};
 
+static bool row_in(acr_tape *t, const char *what, int64_t row, int64_t low, int64_t high)
+{
+    if (row >= low && row <= high)
+        return true;
+    acr_tape_fail(t, ACCRUE_EMISMATCH, "attention: %s is %lld, %lld to %lld expected", what,
+                  (long long)row, (long long)low, (long long)high);
+    return false;
+}
+
+static bool attention_fits(acr_tape *t, const acr_attention *a, const acr_value *q,
+                           acr_value *const *k, acr_value *const *v)
+{
+    const int64_t width = (int64_t)a->n_kv_heads * a->head_dim;
+
+    if (!row_in(t, "head_dim", a->head_dim, 1, ACR_MAX_HEAD_DIM) ||
+        !row_in(t, "the query's rows", q->rows, a->n_queries, a->n_queries) ||
+        !row_in(t, "the query's width", q->cols, (int64_t)a->n_heads * a->head_dim,
+                (int64_t)a->n_heads * a->head_dim) ||
+        !row_in(t, "query heads beyond whole groups", a->n_heads % a->n_kv_heads, 0, 0) ||
+        !row_in(t, "the base's rows", k[0]->rows, a->n_base, a->n_base))
+        return false;
+    for (int s = 0; s <= a->n_extra; s++)
+        if (!row_in(t, "the keys' width", k[s]->cols, width, width) ||
+            !row_in(t, "the values' width", v[s]->cols, width, width) ||
+            !row_in(t, "the values' rows", v[s]->rows, k[s]->rows, k[s]->rows))
+            return false;
+    for (int64_t i = 0; i < a->n_queries; i++) {
+        if (!row_in(t, "the end of a query's range", a->end[i], 0, a->n_base) ||
+            !row_in(t, "the begin of a query's range", a->begin[i], 0, a->end[i]))
+            return false;
+        for (int s = 0; s < a->n_extra; s++)
+            if (!row_in(t, "a query's extra row", a->extra_row[s][i], 0, k[1 + s]->rows - 1))
+                return false;
+    }
+    return true;
+}
+
 acr_value *acr_attend(acr_tape *t, const acr_attention *a, acr_value *q, acr_value *const *k,
                       acr_value *const *v)
 {
@@ -319,19 +365,16 @@ acr_value *acr_attend(acr_tape *t, const acr_attention *a, acr_value *q, acr_val
     acr_value *y = NULL;
     bool needs_grad = false;
 
+    if (a->n_extra < 0 || a->n_extra >= ACR_MAX_KV)
+        return shape_error(t, "attention", "number of extra segments", a->n_extra, ACR_MAX_KV - 1);
     for (int s = 0; s <= a->n_extra; s++) {
         in[1 + 2 * s] = k[s];
         in[2 + 2 * s] = v[s];
     }
     if (failed(t, 3 + 2 * a->n_extra, in))
         return NULL;
-    if (q->cols != (int64_t)a->n_heads * a->head_dim)
-        return shape_error(t, "attention", "query width", q->cols,
-                           (int64_t)a->n_heads * a->head_dim);
-    for (int s = 0; s <= a->n_extra; s++)
-        if (k[s]->cols != (int64_t)a->n_kv_heads * a->head_dim || v[s]->cols != k[s]->cols)
-            return shape_error(t, "attention", "key/value width", k[s]->cols,
-                               (int64_t)a->n_kv_heads * a->head_dim);
+    if (!distinct(t, "attention", 3 + 2 * a->n_extra, in) || !attention_fits(t, a, q, k, v))
+        return NULL;
     for (int i = 0; i < 3 + 2 * a->n_extra; i++)
         needs_grad = needs_grad || in[i]->needs_grad;
     args = acr_tape_meta(t, 1, sizeof *args);
@@ -374,14 +417,19 @@ static acr_value *push_pair(acr_tape *t, const acr_op *op, acr_value *a, acr_val
     if (failed(t, 2, in))
         return NULL;
     if (a->rows != b->rows || a->cols != b->cols)
-        return shape_error(t, op->name, "number of elements", a->rows * a->cols,
-                           b->rows * b->cols);
+        return shape_error(t, op->name, a->rows != b->rows ? "rows" : "columns",
+                           a->rows != b->rows ? a->rows : a->cols,
+                           a->rows != b->rows ? b->rows : b->cols);
     y = acr_value_new(t, a->rows, a->cols, a->needs_grad || b->needs_grad);
     return y && acr_tape_push(t, op, 2, in, y, NULL, NULL, NULL) ? y : NULL;
 }
 
 acr_value *acr_swiglu(acr_tape *t, acr_value *gate, acr_value *up)
 {
+    acr_value *in[] = {gate, up};
+
+    if (failed(t, 2, in) || !distinct(t, "swiglu", 2, in))
+        return NULL;
     return push_pair(t, &op_swiglu, gate, up);
 }
 
@@ -428,8 +476,8 @@ acr_value *acr_add(acr_tape *t, acr_value *a, acr_value *b)
 static void gather_forward(acr_tape *t, acr_record *r)
 {
     if (!t->arena.measuring)
-        t->backend->gather_rows(r->out->rows, r->out->cols, r->args, r->in[0]->data,
-                                r->out->cols, r->out->data, r->out->cols);
+        t->backend->gather_rows(r->out->rows, r->out->cols, r->args, r->in[0]->data, r->out->cols,
+                                r->out->data, r->out->cols);
 }
 
 static void scatter_grad(acr_tape *t, acr_value *x, const acr_record *r)
@@ -469,7 +517,7 @@ acr_value *acr_gather_rows(acr_tape *t, acr_value *x, int64_t n, const int64_t *
     if (!y)
         return NULL;
     return acr_tape_push(t, &op_gather_rows, 1, &x, y, NULL, NULL, (void *)(uintptr_t)index) ? y
-                                                                                            : NULL;
+                                                                                             : NULL;
 }
 
 /* gather_add: y[i] = a[i] + x[index[i]];  da += dy;  dx[index[i]] += dy[i]. */
@@ -506,7 +554,7 @@ acr_value *acr_gather_add(acr_tape *t, acr_value *a, acr_value *x, const int64_t
     if (!y)
         return NULL;
     return acr_tape_push(t, &op_gather_add, 2, in, y, NULL, NULL, (void *)(uintptr_t)index) ? y
-                                                                                           : NULL;
+                                                                                            : NULL;
 }
 
 /* concat: y = [x0 | x1 | ...];  dxi += its columns of dy. */
@@ -549,7 +597,7 @@ acr_value *acr_concat(acr_tape *t, int n, acr_value *const *x)
     int64_t cols = 0;
     bool needs_grad = false;
 
-    if (n > ACR_MAX_INPUTS)
+    if (n < 1 || n > ACR_MAX_INPUTS)
         return shape_error(t, "concat", "number of inputs", n, ACR_MAX_INPUTS);
     if (failed(t, n, x))
         return NULL;
@@ -563,7 +611,7 @@ acr_value *acr_concat(acr_tape *t, int n, acr_value *const *x)
     return y && acr_tape_push(t, &op_concat, n, x, y, NULL, NULL, NULL) ? y : NULL;
 }
 
-const acr_op *const acr_ops[] = {&op_linear, &op_embed,       &op_rmsnorm,    &op_rope,
-                                 &op_attention, &op_swiglu,   &op_add,        &op_gather_rows,
-                                 &op_gather_add, &op_concat,  &acr_op_distill};
+const acr_op *const acr_ops[] = {&op_linear,     &op_embed,  &op_rmsnorm,    &op_rope,
+                                 &op_attention,  &op_swiglu, &op_add,        &op_gather_rows,
+                                 &op_gather_add, &op_concat, &acr_op_distill};
 const int acr_n_ops = ACR_COUNT(acr_ops);

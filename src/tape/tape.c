@@ -38,11 +38,20 @@ void acr_tape_free(acr_tape *t)
     memset(t, 0, sizeof *t);
 }
 
+static void count_uses(const acr_record *r, int by)
+{
+    for (int i = 0; r->counted && i < 2; i++)
+        if (r->param[i] && r->param[i]->group)
+            r->param[i]->group->uses += by;
+}
+
+/* Records that were never run backward - a forward alone, a failure - give their uses back. */
 void acr_tape_reset(acr_tape *t)
 {
+    while (t->n_records)
+        count_uses(t->records[--t->n_records], -1);
     acr_arena_reset(&t->arena);
     acr_arena_reset(&t->meta);
-    t->n_records = 0;
     t->n_pool = 0;
     t->status = ACCRUE_OK;
 }
@@ -179,13 +188,6 @@ static bool grow_records(acr_tape *t)
     return true;
 }
 
-static void count_uses(const acr_record *r, int by)
-{
-    for (int i = 0; i < 2; i++)
-        if (r->param[i] && r->param[i]->group)
-            r->param[i]->group->uses += by;
-}
-
 acr_record *acr_tape_push(acr_tape *t, const acr_op *op, int n_in, acr_value *const *in,
                           acr_value *out, acr_param *w, acr_param *bias, void *args)
 {
@@ -202,9 +204,9 @@ acr_record *acr_tape_push(acr_tape *t, const acr_op *op, int n_in, acr_value *co
     r->param[0] = w;
     r->param[1] = bias;
     r->args = args;
+    r->counted = !t->no_grad;
     t->records[t->n_records++] = r;
-    if (!t->no_grad)
-        count_uses(r, 1);
+    count_uses(r, 1);
     op->forward(t, r);
     return r;
 }
@@ -227,26 +229,28 @@ void *acr_grad(acr_tape *t, acr_value *v)
     return grad;
 }
 
+/* A gradient is announced only when it is there: not while measuring, not after a failure. */
 static void finish_uses(acr_tape *t, const acr_record *r)
 {
     count_uses(r, -1);
+    if (!r->counted || !t->group_ready || t->status || t->arena.measuring)
+        return;
     for (int i = 0; i < 2; i++) {
         acr_group *g = r->param[i] ? r->param[i]->group : NULL;
-        if (g && g->uses == 0 && t->group_ready && !(i == 1 && g == r->param[0]->group))
+        if (g && g->uses == 0 && !(i == 1 && r->param[0] && g == r->param[0]->group))
             t->group_ready(g, t->payload);
     }
 }
 
 void acr_tape_backward(acr_tape *t)
 {
-    for (int64_t i = t->n_records - 1; i >= 0; i--) {
-        acr_record *r = t->records[i];
+    while (t->n_records) {
+        acr_record *r = t->records[--t->n_records];
         /* Nothing flows into a value that nobody used; the loss has no output at all. */
         if (!t->status && (!r->out || r->out->grad))
             r->op->backward(t, r);
         if (r->out && r->out->grad) {
-            acr_tape_release(t, r->out->grad, r->out->rows * r->out->cols,
-                             t->backend->real_bytes);
+            acr_tape_release(t, r->out->grad, r->out->rows * r->out->cols, t->backend->real_bytes);
             r->out->grad = NULL;
         }
         finish_uses(t, r);
@@ -259,4 +263,12 @@ const void *acr_param_operand(const acr_tape *t, const acr_param *p, bool *is_bf
     if (*is_bf16)
         return p->bf16;
     return p->master ? p->master : p->frozen;
+}
+
+void acr_tape_gemm(acr_tape *t, const acr_gemm_args *args)
+{
+    if (!t->arena.measuring)
+        t->backend->gemm(t->gemm, args);
+    else if (t->backend->real == ACR_DTYPE_F32)
+        acr_gemm_prepare(t->gemm, args);
 }

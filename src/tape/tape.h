@@ -19,14 +19,14 @@ typedef struct acr_group {
 } acr_group;
 
 typedef struct acr_param {
-    char *name;          /* as in the checkpoint, "layers.0.mlp.up_proj.weight" */
-    int64_t rows, cols;  /* a vector has cols = 1 */
-    int n_dims;          /* in the file: 1 or 2 */
+    char *name;         /* as in the checkpoint, "layers.0.mlp.up_proj.weight" */
+    int64_t rows, cols; /* a vector has cols = 1 */
+    int n_dims;         /* in the file: 1 or 2 */
     acr_group *group;
     bool trainable;
-    void *master;        /* real [rows, cols]; NULL for a frozen table that stays in its file */
-    void *grad;          /* real accumulator, NULL when frozen */
-    const void *frozen;  /* frozen weight in frozen_type, when it has no master */
+    void *master;       /* real [rows, cols]; NULL for a frozen table that stays in its file */
+    void *grad;         /* real accumulator, NULL when frozen */
+    const void *frozen; /* frozen weight in frozen_type, when it has no master */
     acr_dtype frozen_type;
     const uint16_t *bf16; /* operand of bf16 products: a copy of the master, or the file's rows */
 } acr_param;
@@ -55,17 +55,19 @@ struct acr_record {
     int n_in;
     acr_value *out;      /* NULL for the loss */
     acr_param *param[2]; /* weight, bias */
+    bool counted;        /* in its groups' uses */
     void *args;          /* the operator's own, in the arena */
 };
 
-/* Called when the last record that reads a group has been run backward: its gradient is complete. */
+/* Called when the last record that reads a group has been run backward: its gradient is complete.
+ * Not called while measuring, nor after a failure. */
 typedef void (*acr_group_hook)(acr_group *group, void *payload);
 
 struct acr_tape {
     const acr_backend *backend;
     acr_gemm *gemm;
-    bool bf16;      /* round the operands of matrix products to bf16 */
-    bool no_grad;   /* forward only */
+    bool bf16;       /* round the operands of matrix products to bf16 */
+    bool no_grad;    /* forward only */
     acr_arena arena; /* activations, gradients, scratch */
     acr_arena meta;  /* records, values, row lists: small, and real while measuring too */
     acr_record **records;
@@ -81,16 +83,18 @@ struct acr_tape {
 accrue_status acr_tape_init(acr_tape *t, accrue_dtype compute, accrue_error *err);
 void acr_tape_free(acr_tape *t);
 void acr_tape_reset(acr_tape *t);
-/* While measuring, operators take space in the arena but run nothing; arena.high is the result. */
+/* While measuring, operators take space in the arena and have their products' primitives made, for
+ * any number of rows up to theirs, but compute nothing; arena.high is the result. */
 void acr_tape_measure(acr_tape *t, bool measuring);
 /* The first failure of any operator or kernel since the last reset. */
 accrue_status acr_tape_status(acr_tape *t, accrue_error *err);
-/* Runs the tape backward from the loss records on it. */
+/* Runs the tape backward from the loss records on it, and empties it of records; values stay. */
 void acr_tape_backward(acr_tape *t);
 
 /* Memory until the next reset; NULL (and a status) when there is none. */
-void *acr_tape_alloc(acr_tape *t, int64_t count, size_t size); /* not to be touched while measuring */
-void *acr_tape_meta(acr_tape *t, int64_t count, size_t size);  /* row lists and the like */
+void *acr_tape_alloc(acr_tape *t, int64_t count,
+                     size_t size); /* not to be touched while measuring */
+void *acr_tape_meta(acr_tape *t, int64_t count, size_t size); /* row lists and the like */
 /* The former, for what may be given back before the tape ends. */
 void *acr_tape_scratch(acr_tape *t, int64_t count, size_t size);
 void acr_tape_release(acr_tape *t, void *block, int64_t count, size_t size);
@@ -120,11 +124,13 @@ typedef struct acr_rope_table {
 /* position[i] < table->positions. */
 acr_value *acr_rope(acr_tape *t, acr_value *x, const int64_t *position,
                     const acr_rope_table *table);
-/* k[0], v[0] base, then a->n_extra segments; `a` is copied. */
+/* k[0], v[0] base, then a->n_extra segments, all distinct values; `a` is copied. */
 acr_value *acr_attend(acr_tape *t, const acr_attention *a, acr_value *q, acr_value *const *k,
                       acr_value *const *v);
+/* Of two distinct values. */
 acr_value *acr_swiglu(acr_tape *t, acr_value *gate, acr_value *up);
 acr_value *acr_add(acr_tape *t, acr_value *a, acr_value *b);
+/* y[i] = x[index[i]]; indices distinct. */
 acr_value *acr_gather_rows(acr_tape *t, acr_value *x, int64_t n, const int64_t *index);
 /* y[i] = a[i] + x[index[i]]; indices distinct. */
 acr_value *acr_gather_add(acr_tape *t, acr_value *a, acr_value *x, const int64_t *index);
@@ -132,14 +138,14 @@ acr_value *acr_concat(acr_tape *t, int n, acr_value *const *x);
 
 /* One TTT step's part of the distillation loss. */
 typedef struct acr_distill_step {
-    acr_value *h;           /* [*, hidden], the rows that the draft head reads */
-    int64_t n;              /* entries; sorted by target */
-    const int64_t *row;     /* [n] of h */
-    const int64_t *target;  /* [n] of the target rows */
-    const bool *counted;    /* [n]: has a loss; otherwise a prediction only */
-    double scale;           /* of the gradient of each counted row */
-    double *term_loss;      /* [n, n_terms] =, unscaled; untouched where not counted */
-    int64_t *argmax;        /* [n] = */
+    acr_value *h;          /* [*, hidden], the rows that the draft head reads */
+    int64_t n;             /* entries; targets ascend strictly */
+    const int64_t *row;    /* [n] of h */
+    const int64_t *target; /* [n] of the target rows */
+    const bool *counted;   /* [n]: has a loss; otherwise a prediction only */
+    double scale;          /* of the gradient of each counted row */
+    double *term_loss;     /* [n, n_terms] =, unscaled; untouched where not counted */
+    int64_t *argmax;       /* [n] = */
 } acr_distill_step;
 
 typedef struct acr_distill {
@@ -147,9 +153,9 @@ typedef struct acr_distill {
     acr_param *head, *verifier_norm, *verifier_head; /* frozen */
     double eps;
     int64_t n_targets;
-    const int64_t *target_row;  /* [n_targets] row of `target` */
-    const void *target;         /* [*, hidden] verifier states before its norm */
-    int64_t *target_argmax;     /* [n_targets] = */
+    const int64_t *target_row; /* [n_targets] row of `target` */
+    const void *target;        /* [*, hidden] verifier states before its norm */
+    int64_t *target_argmax;    /* [n_targets] = */
     int n_steps;
     acr_distill_step step[ACCRUE_MAX_TTT_STEPS];
 } acr_distill;
@@ -171,6 +177,8 @@ acr_value *acr_value_new(acr_tape *t, int64_t rows, int64_t cols, bool needs_gra
 void *acr_grad(acr_tape *t, acr_value *v);
 /* The same for a kernel that can overwrite: *accumulate is false when the buffer is new. */
 void *acr_grad_first(acr_tape *t, acr_value *v, bool *accumulate);
+/* The product, or while measuring its preparation. */
+void acr_tape_gemm(acr_tape *t, const acr_gemm_args *args);
 const void *acr_param_operand(const acr_tape *t, const acr_param *p, bool *is_bf16);
 extern const acr_op acr_op_distill;
 

@@ -14,6 +14,8 @@ typedef struct adamw_args {
     double step_size;  /* lr / (1 - beta1^step) */
 } adamw_args;
 
+enum { LANES = 32 }; /* of a sum of squares; hides the latency of an addition */
+
 /* Round to nearest even on the upper 16 bits; finite input. */
 static inline float round_bf16(float x)
 {
@@ -264,10 +266,11 @@ typedef struct muon_pass {
 } muon_pass;
 
 enum {
-    CHUNK = 512,    /* elements converted at a time, on the stack */
-    ROW_GROUP = 16, /* rows of a transpose or mirror done together: a cache line of f32 */
-    PANELS = 4,     /* of a symmetric product */
-    MIN_PANEL = 128 /* rows; below, a product's fixed cost is more than it saves */
+    CHUNK = 512,     /* elements converted at a time, on the stack */
+    ROW_GROUP = 16,  /* rows of a transpose or mirror done together: a cache line of f32 */
+    PANELS = 4,      /* of a symmetric product */
+    MIN_PANEL = 128, /* rows; below, a product's fixed cost is more than it saves */
+    PANEL_UNIT = 64  /* rows; a multiple of the tiles that products are cut into */
 };
 
 /* Momentum, and u into `product` in the parameter's layout, with its sum of squares. */
@@ -406,7 +409,7 @@ static void symmetric_product(muon_pass *a, int64_t m, int64_t k, void *x, void 
 {
     int64_t panel = (m + PANELS - 1) / PANELS;
 
-    panel = panel < MIN_PANEL ? MIN_PANEL : (panel + ROW_GROUP - 1) / ROW_GROUP * ROW_GROUP;
+    panel = panel < MIN_PANEL ? MIN_PANEL : (panel + PANEL_UNIT - 1) / PANEL_UNIT * PANEL_UNIT;
     for (int64_t begin = 0; begin < m; begin += panel) {
         acr_gemm_args args = {.layout = ACR_GEMM_NT,
                               .bf16 = a->bf16,

@@ -2,21 +2,23 @@
  * REAL the type, NAME(x) the suffixed name, SQRT its square root and MULTIPLY_ADD(a, b, c) its
  * a * b + c; deliberately no guard. */
 
-/* Eight running sums, so that the loop has a fixed order and still fills a vector. */
+/* LANES running sums, so that the loop has a fixed order and still fills several vectors. */
 static double NAME(sum_squares)(int64_t n, const REAL *x)
 {
-    double lane[8] = {0};
+    double lane[LANES] = {0};
     int64_t i = 0;
 
-    for (; i + 8 <= n; i += 8)
-        for (int l = 0; l < 8; l++) {
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++) {
             double value = (double)x[i + l];
             lane[l] += value * value;
         }
     for (; i < n; i++)
         lane[0] += (double)x[i] * (double)x[i];
-    return ((lane[0] + lane[1]) + (lane[2] + lane[3])) +
-           ((lane[4] + lane[5]) + (lane[6] + lane[7]));
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int l = 0; l < half; l++)
+            lane[l] += lane[l + half];
+    return lane[0];
 }
 
 static void NAME(accumulate)(int64_t n, const REAL *restrict grad, double divisor, bool first,

@@ -25,7 +25,8 @@ void acr_window_begin(accrue_window *window);
 /* Counts a completed micro-batch whose gradient is in the accumulators.  `loss` carries its final
  * weight, so that the window's loss is the plain sum; has_weight is false where the micro-batch had
  * nothing to learn from.  ESTATE without acr_window_begin; ENUMERIC, and not counted, for a loss
- * that is not finite: the accumulators hold that micro-batch, so acr_window_zero must follow. */
+ * or an accumulator that is not finite: the accumulators hold that micro-batch, so acr_window_zero
+ * must follow. */
 accrue_status acr_window_count(accrue_window *window, double loss, bool has_weight,
                                accrue_error *err);
 
@@ -83,7 +84,8 @@ typedef struct acr_block {
     int64_t bad; /* first element that is not finite, -1 */
 } acr_block;
 
-/* Muon for names without embed_tokens, lm_head, codebook, markov_w1, markov_w2 and both sides > 1. */
+/* Muon for matrices with both sides > 1 whose names have none of embed_tokens, lm_head, codebook,
+ * markov_w1, markov_w2. */
 bool acr_muon_takes(const char *name, int64_t rows, int64_t cols);
 
 typedef struct acr_optim acr_optim; /* scratch */

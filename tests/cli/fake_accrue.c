@@ -49,7 +49,6 @@ void accrue_train_options_init(accrue_train_options *opt, size_t struct_size)
                    .scheduler = ACCRUE_SCHEDULE_LINEAR,
                    .num_cosine_cycles = 0.5},
         .seed = 42,
-        .draft_hidden_act = "silu",
         .norm_before_residual = true,
         .norm_before_fc = -1,
         .norm_output = -1,
@@ -66,7 +65,6 @@ void accrue_train_options_init(accrue_train_options *opt, size_t struct_size)
         .accumulation_tail = ACCRUE_TAIL_DROP,
         .epochs = 20,
         .checkpoint_freq = 1,
-        .log_freq = 1,
         .save_path = "./output/checkpoints",
         .on_nonfinite = ACCRUE_POLICY_RAISE,
     };
@@ -128,6 +126,7 @@ static void dump_options(const accrue_train_options *o)
             "embed=%d\nacross=%d\n",
             o->norm_before_residual, o->norm_before_fc, o->fc_norm, o->norm_output,
             o->embed_requires_grad, o->across_documents);
+    fprintf(f, "no_resume=%d\n", o->no_resume);
     fprintf(f, "arch=%s\nloss=%s\non_missing=%d\nnonfinite=%d\nwarmup=%lld\nratio=%.17g\n",
             o->draft_arch ? o->draft_arch : "", o->loss_fn ? o->loss_fn : "", (int)o->on_missing,
             (int)o->on_nonfinite, (long long)o->scheduler_warmup_steps, o->scheduler_warmup_ratio);
@@ -222,6 +221,9 @@ accrue_status accrue_train(const accrue_train_options *o, accrue_event_cb cb, vo
     if (cb(&e, payload))
         return ACCRUE_ECANCELED;
     for (e.epoch = 0; e.epoch < o->epochs; e.epoch++) {
+        e.kind = ACCRUE_EVENT_EPOCH;
+        if (cb(&e, payload))
+            return ACCRUE_ECANCELED;
         for (int64_t i = 1; i <= 40; i++) {
             double at = (double)e.global_step / (double)plan.total_steps;
             int64_t n = o->window.gradient_accumulation_steps;
@@ -241,7 +243,6 @@ accrue_status accrue_train(const accrue_train_options *o, accrue_event_cb cb, vo
             e.data_seconds = 0.001;
             e.forward_backward_seconds = 0.04 * (double)n;
             e.optimizer_seconds = 0.009;
-            e.skipped_rows = e.global_step / 2;
             if (cb(&e, payload))
                 return ACCRUE_ECANCELED;
             if (e.global_step == 3) {

@@ -1,16 +1,21 @@
-/* fuzz_safetensors.c - a file that is accepted has all its tensors inside its bytes. */
+/* fuzz_safetensors.c - a file that is accepted has all its tensors inside its bytes.
+ *
+ * The input is tried as a file, and as a header (up to a line's end) with the data after it: few
+ * mutations of a file keep the length in front of its header right. */
 #include "fuzz.h"
 
 #include "data/readers.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+#include <string.h>
+
+static void parse(const uint8_t *data, size_t size)
 {
     acr_safetensors *f = NULL;
     accrue_error e;
     size_t total = 0;
 
     if (acr_safetensors_parse(&f, data, size, "input", &e))
-        return 0;
+        return;
     for (int i = 0; i < acr_safetensors_count(f); i++) {
         const acr_tensor *t = acr_safetensors_at(f, i);
         const uint8_t *p = t->data;
@@ -21,5 +26,23 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     FUZZ_CHECK(total <= size - 8);
     acr_safetensors_close(f);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    const uint8_t *line = size ? memchr(data, '\n', size) : NULL;
+    uint64_t header = line ? (uint64_t)(line - data) : size;
+    size_t rest = line ? size - (size_t)header - 1 : 0;
+    uint8_t *file = malloc(8 + (size_t)header + rest);
+
+    parse(data, size);
+    FUZZ_CHECK(file);
+    memcpy(file, &header, 8);
+    if (header)
+        memcpy(file + 8, data, (size_t)header);
+    if (rest)
+        memcpy(file + 8 + header, line + 1, rest);
+    parse(file, 8 + (size_t)header + rest);
+    free(file);
     return 0;
 }

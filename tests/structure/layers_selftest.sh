@@ -24,6 +24,7 @@ try() {
 try down 0 model/a.c tape/tape.h
 try neighbour 0 train/a.c train.h
 try public 0 cli/a.c accrue/accrue.h
+try dependency 0 data/a.c nanoarrow/nanoarrow.h
 try up 1 base/a.c tensor/tensor.h
 try far_up 1 kernel/a.c train/train.h
 try sideways 1 kernel/a.c data/data.h
@@ -32,5 +33,5 @@ try of_cli 1 train/a.c cli/cli.h
 try dotted 1 tensor/a.c ../tape/tape.h
 try nowhere 1 tensor/a.c base/none.h
 rm -rf "$work" "$work.out"
-[ "$failed" = 0 ] && echo "10 cases judged as they should be"
+[ "$failed" = 0 ] && echo "11 cases judged as they should be"
 exit "$failed"

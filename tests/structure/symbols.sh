@@ -7,7 +7,7 @@ header=$2
 failed=0
 
 exported=$(nm -D --defined-only "$library" | awk '{ sub(/@.*/, "", $3); print $3 }' | sort)
-declared=$(tr '\n' ' ' <"$header" | grep -o 'ACCRUE_API [^;(]*(' |
+declared=$(grep -v '^#' "$header" | tr '\n' ' ' | grep -o 'ACCRUE_API [^;(]*(' |
     sed 's/.*[ *]\(accrue_[a-z0-9_]*\)($/\1/' | sort -u)
 [ -n "$declared" ] || { echo "no declarations found in $header"; failed=1; }
 for name in $exported; do

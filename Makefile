@@ -1,0 +1,45 @@
+# Forwards to CMake; the presets in CMakePresets.json are the build.
+PREFIX ?= /usr/local
+SOURCES = $(shell find src include tests examples bench -name '*.[ch]' 2>/dev/null)
+
+.PHONY: release setup test demo check bench install format lint clean
+
+release: build/release/build.ninja
+	cmake --build --preset release
+
+build/%/build.ninja: CMakeLists.txt CMakePresets.json
+	cmake --preset $*
+
+# Installs what is missing; does nothing the second time.
+setup:
+	tools/setup
+
+test: setup
+	$(MAKE) release
+	ctest --preset release
+
+demo: setup
+	$(MAKE) release
+	examples/demo build/release/accrue build/demo
+
+check: setup
+	$(MAKE) build/dev/build.ninja
+	cmake --build --preset dev
+	ctest --preset dev
+
+bench: release
+	bench/run build/release
+
+install: release
+	cmake --install build/release --prefix $(PREFIX)
+
+format:
+	clang-format -i $(SOURCES)
+
+lint: build/release/build.ninja
+	tools/style
+	clang-format --dry-run --Werror $(SOURCES)
+	clang-tidy --quiet -p build/release $(filter src/%.c,$(SOURCES))
+
+clean:
+	rm -rf build/release build/dev build/tsan build/fuzz build/demo
