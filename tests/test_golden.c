@@ -200,6 +200,7 @@ static void test_adamw(void **state)
     (void)state;
     golden_options(&o, GOLDEN "/batch_plan.json");
     o.window.optimizer = ACCRUE_ADAMW;
+    o.window.lr = 1e-4;
     o.window.scheduler = ACCRUE_SCHEDULE_COSINE;
     o.scheduler_warmup_steps = 2;
     o.epochs = 2;
