@@ -51,8 +51,8 @@ static inline double short_normal(source *s, double deviation)
 typedef struct variant {
     const char *arch;
     int layers, heads, kv_heads, head_dim;
-    int window;               /* 0: none of the layers slides */
-    int full_layer;           /* with a window, the layer that does not slide; -1: none */
+    int window;     /* 0: none of the layers slides */
+    int full_layer; /* with a window, the layer that does not slide; -1: none */
     int64_t draft_vocab;
     bool bias, norm_before_residual, norm_before_fc, fc_norm, norm_output, train_embed;
 } variant;
@@ -71,9 +71,9 @@ static inline char *config_text(const variant *v)
     size_t used = 0;
 
     for (int i = 0; i < v->layers; i++)
-        used += (size_t)snprintf(types + used, sizeof types - used, "%s\"%s_attention\"",
-                                 i ? ", " : "",
-                                 v->window && i != v->full_layer ? "sliding" : "full");
+        used +=
+            (size_t)snprintf(types + used, sizeof types - used, "%s\"%s_attention\"", i ? ", " : "",
+                             v->window && i != v->full_layer ? "sliding" : "full");
     return acr_sprintf(
         "{\"speculators_model_type\": \"eagle3\", \"draft_vocab_size\": %lld,"
         "\"eagle_aux_hidden_state_layer_ids\": [1, 2, 3], \"norm_before_residual\": %s,"
@@ -111,18 +111,21 @@ static inline void draft_open(draft *d, const variant *v, accrue_dtype compute, 
         acr_param *p = &d->m->params[i];
         bool norm = strstr(p->name, "norm") != NULL;
         int64_t n = p->rows * p->cols;
-        acr_tensor t = {.name = p->name, .dtype = ACR_DTYPE_F64, .n_dims = p->n_dims,
-                        .dims = {p->rows, p->cols}, .bytes = (size_t)n * 8};
+        acr_tensor t = {.name = p->name,
+                        .dtype = ACR_DTYPE_F64,
+                        .n_dims = p->n_dims,
+                        .dims = {p->rows, p->cols},
+                        .bytes = (size_t)n * 8};
         d->values[i] = calloc((size_t)n, sizeof(double));
         assert_non_null(d->values[i]);
         for (int64_t j = 0; j < n; j++)
-            d->values[i][j] = norm ? 1 + short_normal(&s, 0.125)
-                                   : short_normal(&s, p->cols > 1 ? 0.3 : 0.1);
+            d->values[i][j] =
+                norm ? 1 + short_normal(&s, 0.125) : short_normal(&s, p->cols > 1 ? 0.3 : 0.1);
         t.data = d->values[i];
         if (norm) /* 1 + x has more bits than x */
             for (int64_t j = 0; j < n; j++)
-                d->values[i][j] = (double)acr_f32_from_bf16(
-                    acr_bf16_from_f32((float)d->values[i][j]));
+                d->values[i][j] =
+                    (double)acr_f32_from_bf16(acr_bf16_from_f32((float)d->values[i][j]));
         assert_int_equal(acr_param_set(d->m, p, &t, "test", &e), ACCRUE_OK);
     }
     acr_model_refresh(d->m);
@@ -186,8 +189,8 @@ static inline void sample_free(sample *x)
 static inline void pack(acr_batch *b, acr_dtype real, const sample *samples, const int *order,
                         int n, int64_t padded)
 {
-    acr_batch_shape shape = {.total_seq_len = padded, .hidden_size = H, .vocab_size = VOCAB,
-                             .n_aux = AUX, .real = real};
+    acr_batch_shape shape = {
+        .total_seq_len = padded, .hidden_size = H, .vocab_size = VOCAB, .n_aux = AUX, .real = real};
     accrue_error e;
     size_t bytes = acr_dtype_bytes(real);
 

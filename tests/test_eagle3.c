@@ -11,10 +11,10 @@ typedef struct reference {
     const acr_batch *b;
     const acr_eagle3_options *o;
     int64_t T;
-    int64_t *doc;               /* [T], -1: padding */
-    double *k[8][ACR_MAX_KV];   /* per layer and step [T, kv_heads * head_dim] */
+    int64_t *doc;             /* [T], -1: padding */
+    double *k[8][ACR_MAX_KV]; /* per layer and step [T, kv_heads * head_dim] */
     double *v[8][ACR_MAX_KV];
-    double *lambda;             /* [steps, T] of lk_hybrid, which is not differentiated: NaN until
+    double *lambda; /* [steps, T] of lk_hybrid, which is not differentiated: NaN until
                                    the first forward, kept by later ones; may be NULL */
     double step_loss[ACCRUE_MAX_TTT_STEPS], full[ACCRUE_MAX_TTT_STEPS];
     double count[ACCRUE_MAX_TTT_STEPS], asked[ACCRUE_MAX_TTT_STEPS];
@@ -165,9 +165,10 @@ static void decode_layer(reference *r, int l, int k, double *h)
             double *head = key ? r->k[l][k] + t * kv + (i - c->n_heads) * c->head_dim
                                : q + t * qn + i * c->head_dim;
             if (c->arch == ACR_ARCH_QWEN3)
-                norm(head, head,
-                     layer_weight(r, l, key ? "self_attn.k_norm.weight" : "self_attn.q_norm.weight"),
-                     c->head_dim);
+                norm(
+                    head, head,
+                    layer_weight(r, l, key ? "self_attn.k_norm.weight" : "self_attn.q_norm.weight"),
+                    c->head_dim);
             rotate(head, position_at(r, t) + k, c->head_dim);
         }
     }
@@ -284,9 +285,9 @@ static void step_losses(reference *r, int k, const double *logits, const double 
         r->full[k] += correct[t];
         for (int j = 0; j < r->o->loss.n_terms; j++) {
             double fresh = NAN;
-            r->step_loss[k] += r->o->loss.weight[j] *
-                               term(r->o->loss.kind[j], z, y, n,
-                                    r->lambda ? &r->lambda[k * r->T + t] : &fresh);
+            r->step_loss[k] +=
+                r->o->loss.weight[j] *
+                term(r->o->loss.kind[j], z, y, n, r->lambda ? &r->lambda[k * r->T + t] : &fresh);
         }
     }
 }
@@ -431,9 +432,15 @@ static void check_close(const char *what, double got, double expected, double bo
 
 /* (a) Forward and gradients against the reference ------------------------------------------ */
 
-static const variant plain = {.arch = "llama", .layers = 1, .heads = 4, .kv_heads = 2,
-                              .head_dim = 4, .full_layer = -1, .draft_vocab = DRAFT,
-                              .norm_before_residual = true, .norm_before_fc = true,
+static const variant plain = {.arch = "llama",
+                              .layers = 1,
+                              .heads = 4,
+                              .kv_heads = 2,
+                              .head_dim = 4,
+                              .full_layer = -1,
+                              .draft_vocab = DRAFT,
+                              .norm_before_residual = true,
+                              .norm_before_fc = true,
                               .norm_output = true};
 static const variant variants[] = {
     {"llama", 1, 4, 2, 4, 0, -1, DRAFT, false, true, true, false, true, false},
@@ -505,15 +512,15 @@ static void check_gradients(draft *d, reference *r, source *s)
 
 static void equals_the_reference(void **state)
 {
-    static const char *const losses[] = {"kl_div", "{\"ce\": 0.1, \"tv\": 0.9}", "jsd", "rkl",
-                                         "nla", "lk_hybrid", "ce", "tv"};
+    static const char *const losses[] = {
+        "kl_div", "{\"ce\": 0.1, \"tv\": 0.9}", "jsd", "rkl", "nla", "lk_hybrid", "ce", "tv"};
 
     (void)state;
     for (int v = 0; v < ACR_COUNT(variants); v++)
         for (int across = 0; across < 2; across++) {
             source s = {.seed = 100 + (uint64_t)(2 * v + across)};
-            acr_eagle3_options o = options(losses[(v + across) % ACR_COUNT(losses)], 1 + (v + 2) % 4,
-                                           v % 2 ? 0.8 : 1, across);
+            acr_eagle3_options o = options(losses[(v + across) % ACR_COUNT(losses)],
+                                           1 + (v + 2) % 4, v % 2 ? 0.8 : 1, across);
             sample samples[MAX_SAMPLES];
             acr_batch b;
             draft d;
@@ -627,7 +634,7 @@ static void any_split_is_the_same_window(void **state)
     static const struct {
         const int *order, *begin;
         int n;
-    } splits[] = {{forward, together, 1}, {forward, alone, 6}, {mixed, together, 1},
+    } splits[] = {{forward, together, 1}, {forward, alone, 6},  {mixed, together, 1},
                   {mixed, halves, 2},     {forward, thirds, 3}, {mixed, alone, 6}};
     sample samples[N_SAMPLES];
     source s = {.seed = 5};
@@ -996,7 +1003,8 @@ static double *group_gradients(const acr_model *m, const acr_group *g)
     int64_t n = 0;
 
     for (int i = 0; i < m->n_params; i++)
-        for (int64_t j = 0; m->params[i].grad && j < m->params[i].rows * m->params[i].cols; j++, n++)
+        for (int64_t j = 0; m->params[i].grad && j < m->params[i].rows * m->params[i].cols;
+             j++, n++)
             out[n] = m->params[i].group == g ? real_at(m, m->params[i].grad, j) : 0;
     return out;
 }

@@ -12,7 +12,7 @@ typedef struct row_data {
 static double term_of(acr_loss_kind kind, const row_data *r, double *lambda)
 {
     long double zs = 0, ts = 0, kl = 0, rkl = 0, jsd = 0, alpha = 0;
-    long double zm = -INFINITY, tm = -INFINITY;
+    long double zm = -(long double)INFINITY, tm = -(long double)INFINITY;
     int64_t top = 0;
 
     for (int64_t i = 0; i < r->vocab; i++) {

@@ -108,9 +108,7 @@ static void build_linear(graph *g, int variant)
     acr_value *x = NULL;
 
     switch (variant) {
-    case 0:
-        g->out = acr_linear(&g->t, input(g, 0, 5, 7), trained(g, 0, 3, 7), 0, NULL);
-        break;
+    case 0: g->out = acr_linear(&g->t, input(g, 0, 5, 7), trained(g, 0, 3, 7), 0, NULL); break;
     case 1:
         g->out = acr_linear(&g->t, input(g, 0, 5, 4), trained(g, 0, 3, 9), 5, trained(g, 1, 3, 1));
         break;
@@ -173,7 +171,8 @@ static void build_rope(graph *g, int variant)
 static void build_attention(graph *g, int variant)
 {
     enum { QUERIES = 5, BASE = 9 };
-    static const int64_t end[] = {2, 4, 4, 7, 9}, wide[] = {0, 0, 0, 5, 5}, narrow[] = {1, 2, 3, 5, 7};
+    static const int64_t end[] = {2, 4, 4, 7, 9}, wide[] = {0, 0, 0, 5, 5},
+                         narrow[] = {1, 2, 3, 5, 7};
     static const int64_t none[QUERIES] = {0};
     static const int64_t extra[3][QUERIES] = {{6, 0, 3, 1, 2}, {0, 1, 2, 3, 4}, {4, 3, 2, 1, 0}};
     bool grouped = variant % 2 == 0, all = variant % 40 < 20;
@@ -452,10 +451,10 @@ static void check_array(graph *g, const op_case *c, const char *kind, int which,
     int64_t checked = a->n < MAX_CHECKED ? a->n : MAX_CHECKED;
 
     for (int64_t j = 0; j < checked; j++) {
-        int64_t at = a->n <= MAX_CHECKED
-                         ? j
-                         : (int64_t)(acr_random_u64(1, ACR_RANDOM_INIT, 80, (uint64_t)j) %
-                                     (uint64_t)a->n);
+        int64_t at =
+            a->n <= MAX_CHECKED
+                ? j
+                : (int64_t)(acr_random_u64(1, ACR_RANDOM_INIT, 80, (uint64_t)j) % (uint64_t)a->n);
         double expected = difference(g, c, &a->data[at]);
         double got = gradient ? gradient[at] : 0;
         if (!(fabs(got - expected) <= 2e-8 * (1 + fabs(expected))))
@@ -661,7 +660,8 @@ static void rows_without_a_loss_only_predict(void **state)
     forward(g, &c);
     for (int k = 0; k < 2; k++)
         for (int64_t i = 0; i < g->distill.step[k].n; i++) {
-            const double *h = (const double *)g->distill.step[k].h->data + 5 * g->rows[1 + 2 * k][i];
+            const double *h =
+                (const double *)g->distill.step[k].h->data + 5 * g->rows[1 + 2 * k][i];
             double best = -HUGE_VAL;
             int64_t expected = 0;
             for (int64_t o = 0; o < 11; o++) {
@@ -696,7 +696,7 @@ static void chunks_fit_the_cache(void **state)
 typedef struct watch {
     acr_group *group[4];
     int fired;
-    double *grad;   /* watched when the first group fires */
+    double *grad; /* watched when the first group fires */
     double seen[9];
 } watch;
 
@@ -812,8 +812,15 @@ static void wrong_concat(graph *g)
 static void attend_with(graph *g, int64_t end, int64_t extra, int64_t base_rows)
 {
     int64_t begin = 0;
-    acr_attention a = {.n_queries = 1, .n_base = 3, .n_heads = 1, .n_kv_heads = 1, .head_dim = 2,
-                       .begin = &begin, .end = &end, .n_extra = 1, .extra_row = {&extra}};
+    acr_attention a = {.n_queries = 1,
+                       .n_base = 3,
+                       .n_heads = 1,
+                       .n_kv_heads = 1,
+                       .head_dim = 2,
+                       .begin = &begin,
+                       .end = &end,
+                       .n_extra = 1,
+                       .extra_row = {&extra}};
     acr_value *k[] = {input(g, 1, base_rows, 2), input(g, 2, 2, 2)};
     acr_value *v[] = {input(g, 3, base_rows, 2), input(g, 4, 2, 2)};
 
@@ -855,8 +862,13 @@ static void wrong_swiglu(graph *g)
 static void wrong_sharing(graph *g)
 {
     static const int64_t zero = 0, one = 1;
-    acr_attention a = {.n_queries = 1, .n_base = 1, .n_heads = 1, .n_kv_heads = 1, .head_dim = 2,
-                       .begin = &zero, .end = &one};
+    acr_attention a = {.n_queries = 1,
+                       .n_base = 1,
+                       .n_heads = 1,
+                       .n_kv_heads = 1,
+                       .head_dim = 2,
+                       .begin = &zero,
+                       .end = &one};
     acr_value *k = input(g, 1, 1, 2);
 
     acr_attend(&g->t, &a, input(g, 0, 1, 2), &k, &k);

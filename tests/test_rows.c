@@ -9,12 +9,12 @@ typedef struct naive {
     int64_t n_rows, padded;
     int steps;
     bool across;
-    int64_t doc[MAX_T];              /* -1: padding */
-    int64_t doc_begin[MAX_T];        /* of the row's document */
+    int64_t doc[MAX_T];       /* -1: padding */
+    int64_t doc_begin[MAX_T]; /* of the row's document */
     bool loss[MAX_T][MAX_K];
-    bool asked[MAX_T][MAX_K];        /* by an accuracy */
-    bool live[MAX_T][MAX_K];         /* has to be computed */
-    bool key[MAX_T];                 /* is read as a key of step 0 */
+    bool asked[MAX_T][MAX_K]; /* by an accuracy */
+    bool live[MAX_T][MAX_K];  /* has to be computed */
+    bool key[MAX_T];          /* is read as a key of step 0 */
     bool target[MAX_T];
     int64_t count[MAX_K];
 } naive;
@@ -175,7 +175,8 @@ static void plans_equal_the_definition(void **state)
     (void)state;
     assert_int_equal(acr_tape_init(&tape, ACCRUE_F64, &e), ACCRUE_OK);
     for (int trial = 0; trial < 1500; trial++) {
-        acr_eagle3_options o = {.ttt_steps = 1 + (int)below(&s, MAX_K), .step_decay = 1,
+        acr_eagle3_options o = {.ttt_steps = 1 + (int)below(&s, MAX_K),
+                                .step_decay = 1,
                                 .across_documents = chance(&s, 0.5)};
         int n = 1 + (int)below(&s, 5);
         sample samples[5];

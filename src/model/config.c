@@ -9,6 +9,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* What transformers takes where a Qwen3 configuration says nothing; llama derives the head size. */
+enum { QWEN3_HEAD_DIM = 128, QWEN3_POSITIONS = 32768, LLAMA_POSITIONS = 2048 };
+
 static const char *const arch_names[] = {"llama", "qwen3"};
 
 /* A reader of one JSON object; the first failure stays. */
@@ -22,7 +25,7 @@ typedef struct reader {
 static const char *type_name(const json_t *v)
 {
     static const char *const names[] = {"an object", "an array", "a string", "an integer",
-                                        "a real", "true", "false", "null"};
+                                        "a real",    "true",     "false",    "null"};
 
     return v ? names[json_typeof(v)] : "missing";
 }
@@ -106,15 +109,23 @@ static void require(reader *r, bool ok, const char *key, const char *value, cons
 static void read_rope(reader *r, acr_rope_config *out)
 {
     const json_t *parameters = json_object_get(r->object, "rope_parameters");
-    const json_t *scaling = absent(parameters) ? json_object_get(r->object, "rope_scaling")
-                                               : parameters;
+    const json_t *scaling =
+        absent(parameters) ? json_object_get(r->object, "rope_scaling") : parameters;
     reader s = {.object = scaling, .name = r->name, .err = r->err, .status = r->status};
     const char *type = "default";
 
+    if (!absent(scaling) && !json_is_object(scaling)) {
+        refuse(r, scaling == parameters ? "rope_parameters" : "rope_scaling", scaling, "an object");
+        return;
+    }
+    require(&s,
+            !json_is_object(json_object_get(scaling, "full_attention")) &&
+                !json_is_object(json_object_get(scaling, "sliding_attention")),
+            "rope_parameters", "given per layer type", "one for all layers");
     if (absent(parameters))
-        out->theta = read_real(r, "rope_theta", 10000.0);
-    else
-        out->theta = read_real(&s, "rope_theta", 10000.0);
+        s.object = r->object;
+    out->theta = read_real(&s, "rope_theta", 10000.0);
+    s.object = scaling;
     if (!absent(scaling)) {
         type = read_string(&s, "rope_type", read_string(&s, "type", "default"));
         out->llama3 = strcmp(type, "llama3") == 0;
@@ -130,9 +141,9 @@ static void read_rope(reader *r, acr_rope_config *out)
         out->low_freq_factor = read_real(&s, "low_freq_factor", NAN);
         out->high_freq_factor = read_real(&s, "high_freq_factor", NAN);
         out->original_max_position = read_real(&s, "original_max_position_embeddings", NAN);
-        require(&s, out->factor > 0 && out->low_freq_factor > 0 &&
-                        out->high_freq_factor > out->low_freq_factor &&
-                        out->original_max_position > 0,
+        require(&s,
+                out->factor > 0 && out->low_freq_factor > 0 &&
+                    out->high_freq_factor > out->low_freq_factor && out->original_max_position > 0,
                 "rope_parameters", "not a llama3 scaling",
                 "factor > 0, 0 < low_freq_factor < high_freq_factor");
     }
@@ -180,8 +191,10 @@ static void read_decoder(reader *r, acr_config *out)
     out->n_layers = (int)read_int(r, "num_hidden_layers", 0, 1, ACR_MAX_LAYERS);
     out->n_heads = (int)read_int(r, "num_attention_heads", 0, 1, 4096);
     out->n_kv_heads = (int)read_int(r, "num_key_value_heads", out->n_heads, 1, 4096);
-    out->head_dim = (int)read_int(r, "head_dim", out->hidden_size / out->n_heads, 1,
-                                  ACR_MAX_HEAD_DIM);
+    out->head_dim = (int)read_int(r, "head_dim",
+                                  out->arch == ACR_ARCH_QWEN3 ? QWEN3_HEAD_DIM
+                                                              : out->hidden_size / out->n_heads,
+                                  1, ACR_MAX_HEAD_DIM);
     out->rms_norm_eps = read_real(r, "rms_norm_eps", 1e-6);
     require(r, out->rms_norm_eps >= 0, "rms_norm_eps", "negative", "at least 0");
     out->attention_bias = read_bool(r, "attention_bias", false);
@@ -191,9 +204,9 @@ static void read_decoder(reader *r, acr_config *out)
     out->sliding_window = any_sliding ? read_int(r, "sliding_window", 0, 1, INT64_MAX) : 1;
     read_rope(r, &out->rope);
     if (!r->status && out->head_dim % 2)
-        r->status = acr_fail(r->err, ACCRUE_EMISMATCH,
-                             "%s: \"head_dim\" is %d, an even number expected", r->name,
-                             out->head_dim);
+        r->status =
+            acr_fail(r->err, ACCRUE_EMISMATCH, "%s: \"head_dim\" is %d, an even number expected",
+                     r->name, out->head_dim);
     if (!r->status && out->n_heads % out->n_kv_heads)
         r->status = acr_fail(r->err, ACCRUE_EMISMATCH,
                              "%s: %d attention heads are no multiple of %d key/value heads",
@@ -206,8 +219,9 @@ static void read_draft(reader *r, acr_config *out)
     const char *type = read_string(r, "speculators_model_type", "eagle3");
 
     require(r, strcmp(type, "eagle3") == 0, "speculators_model_type", type, "eagle3");
-    require(r, absent(json_object_get(r->object, "target_hidden_size")) ||
-                   read_int(r, "target_hidden_size", 0, 0, INT64_MAX) == out->hidden_size,
+    require(r,
+            absent(json_object_get(r->object, "target_hidden_size")) ||
+                read_int(r, "target_hidden_size", 0, 0, INT64_MAX) == out->hidden_size,
             "target_hidden_size", "not hidden_size", "hidden_size");
     out->draft_vocab_size = read_int(r, "draft_vocab_size", 0, 1, out->vocab_size);
     out->norm_before_residual = read_bool(r, "norm_before_residual", false);
@@ -215,11 +229,12 @@ static void read_draft(reader *r, acr_config *out)
     out->fc_norm = read_bool(r, "fc_norm", false);
     out->norm_output = read_bool(r, "norm_output", false);
     out->embed_requires_grad = read_bool(r, "embed_requires_grad", false);
+    if (!absent(ids) && !json_is_array(ids))
+        refuse(r, "eagle_aux_hidden_state_layer_ids", ids, "an array");
     out->n_aux = absent(ids) ? 3 : (int)json_array_size(ids);
     if (!r->status && (out->n_aux < 1 || out->n_aux > ACR_MAX_AUX))
-        r->status = acr_fail(r->err, ACCRUE_EMISMATCH,
-                             "%s: %d auxiliary layers, 1 to %d expected", r->name, out->n_aux,
-                             ACR_MAX_AUX);
+        r->status = acr_fail(r->err, ACCRUE_EMISMATCH, "%s: %d auxiliary layers, 1 to %d expected",
+                             r->name, out->n_aux, ACR_MAX_AUX);
     if (!r->status && out->norm_before_fc && out->fc_norm)
         r->status = acr_fail(r->err, ACCRUE_EMISMATCH,
                              "%s: \"norm_before_fc\" and \"fc_norm\" exclude each other", r->name);
@@ -281,8 +296,10 @@ accrue_status acr_target_layer_ids(int out[ACR_MAX_AUX], int *n, const accrue_tr
         for (int j = 0; j < i; j++)
             if (ids[i] == ids[j])
                 return acr_fail(err, ACCRUE_EINVAL,
-                                "--target-layer-ids: %d is given twice, distinct ids expected",
-                                ids[i]);
+                                "--target-layer-ids: %d is %s twice, distinct ids expected "
+                                "(%s has %d layers)",
+                                ids[i], ids == defaults ? "by default there" : "given",
+                                opt->verifier, layers);
         out[i] = ids[i];
     }
     return ACCRUE_OK;
@@ -302,9 +319,21 @@ static json_t *value_or(const json_t *from, const char *key, json_t *fallback)
 static json_t *mirrored_rope(const json_t *verifier)
 {
     json_t *rope = value_or(verifier, "rope_parameters", NULL);
+    const json_t *of_layers = json_object_get(rope, "sliding_attention");
 
+    if (!of_layers)
+        of_layers = json_object_get(rope, "full_attention");
+    if (json_is_object(of_layers)) { /* one per layer type: the draft has a single one */
+        json_t *one = json_deep_copy(of_layers);
+        json_decref(rope);
+        rope = one;
+        if (absent(json_object_get(rope, "rope_theta")))
+            json_object_set_new(rope, "rope_theta", json_real(10000.0));
+    }
     if (!rope) {
         rope = value_or(verifier, "rope_scaling", json_object());
+        if (!json_is_object(rope))
+            return rope; /* refused when read */
         if (!absent(json_object_get(rope, "type")) && absent(json_object_get(rope, "rope_type")))
             json_object_set(rope, "rope_type", json_object_get(rope, "type"));
         json_object_set_new(rope, "rope_theta",
@@ -317,6 +346,13 @@ static json_t *mirrored_rope(const json_t *verifier)
     return rope;
 }
 
+static bool is_qwen3(const json_t *config)
+{
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+
+    return type && strcmp(type, arch_names[ACR_ARCH_QWEN3]) == 0;
+}
+
 /* Heads follow the verifier unless its hidden size is no multiple of them (the peer's rule). */
 static void mirror_heads(json_t *d, const json_t *v)
 {
@@ -327,6 +363,8 @@ static void mirror_heads(json_t *d, const json_t *v)
 
     if (kv == 0)
         kv = heads;
+    if (!head_dim && is_qwen3(v))
+        head_dim = QWEN3_HEAD_DIM;
     if (head_dim && heads && hidden % heads != 0 && hidden % head_dim == 0) {
         heads = hidden / head_dim;
         if (heads % kv != 0)
@@ -363,8 +401,8 @@ static json_t *mirrored_decoder(const accrue_train_options *opt, const json_t *v
     bool qwen = arch == ACR_ARCH_QWEN3;
 
     for (size_t i = 0; i < json_array_size(types); i++)
-        sliding = sliding || strcmp(json_string_value(json_array_get(types, i)),
-                                    "sliding_attention") == 0;
+        sliding = sliding ||
+                  strcmp(json_string_value(json_array_get(types, i)), "sliding_attention") == 0;
     json_object_set_new(d, "model_type", json_string(arch_names[arch]));
     json_object_set_new(d, "hidden_size", json_integer(hidden));
     json_object_set_new(d, "intermediate_size",
@@ -373,12 +411,10 @@ static json_t *mirrored_decoder(const accrue_train_options *opt, const json_t *v
     json_object_set_new(d, "num_hidden_layers", json_integer(n_layers));
     mirror_heads(d, v);
     json_object_set_new(d, "hidden_act",
-                        opt->draft_hidden_act
-                            ? json_string(opt->draft_hidden_act)
-                            : value_or(v, "hidden_act",
-                                       value_or(v, "hidden_activation", json_string("silu"))));
+                        json_string(opt->draft_hidden_act ? opt->draft_hidden_act : "silu"));
     json_object_set_new(d, "max_position_embeddings",
-                        value_or(v, "max_position_embeddings", json_integer(2048)));
+                        value_or(v, "max_position_embeddings",
+                                 json_integer(is_qwen3(v) ? QWEN3_POSITIONS : LLAMA_POSITIONS)));
     json_object_set_new(d, "initializer_range", value_or(v, "initializer_range", json_real(0.02)));
     json_object_set_new(d, "rms_norm_eps", value_or(v, "rms_norm_eps", json_real(1e-6)));
     json_object_set_new(d, "rope_parameters", mirrored_rope(v));
@@ -427,6 +463,11 @@ static accrue_status given_decoder(json_t **out, const accrue_train_options *opt
     if (!path)
         return acr_enomem(err, strlen(opt->draft_config), "a path");
     ACR_TRY(acr_json_load(&file, path, 16 << 20, err));
+    if (!json_is_object(file)) {
+        st = acr_fail(err, ACCRUE_EFORMAT, "%s: the file is %s, an object expected", path,
+                      type_name(file));
+        goto cleanup;
+    }
     decoder = json_object_get(file, "transformer_layer_config");
     decoder = json_deep_copy(json_is_object(decoder) ? decoder : file);
     hidden = json_integer_value(json_object_get(v, "hidden_size"));
@@ -466,8 +507,7 @@ static accrue_status check_shape_flags(const accrue_train_options *opt, acr_arch
 }
 
 accrue_status acr_config_create(acr_config *out, const accrue_train_options *opt,
-                                const json_t *verifier, int64_t draft_vocab_size,
-                                accrue_error *err)
+                                const json_t *verifier, int64_t draft_vocab_size, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     int n_layers = opt->num_layers ? opt->num_layers : 1;
@@ -487,7 +527,8 @@ accrue_status acr_config_create(acr_config *out, const accrue_train_options *opt
     for (int i = 0; i < n_ids; i++)
         json_array_append_new(layer_ids, json_integer(ids[i]));
     config = json_pack(
-        "{s:[s], s:{s:s}, s:I, s:s, s:O, s:b, s:b, s:b, s:b, s:b, s:o, s:s, s:s, s:n, s:b, s:O, s:s}",
+        "{s:[s], s:{s:s}, s:I, s:s, s:O, s:b, s:b, s:b, s:b, s:b, s:o, s:s, s:s, s:n, s:b, s:O, "
+        "s:s}",
         "architectures", "Eagle3DraftModel", "auto_map", "", "config.Eagle3SpeculatorConfig",
         "draft_vocab_size", (json_int_t)draft_vocab_size, "dtype", "bfloat16",
         "eagle_aux_hidden_state_layer_ids", layer_ids, "embed_requires_grad",
@@ -501,8 +542,8 @@ accrue_status acr_config_create(acr_config *out, const accrue_train_options *opt
         st = acr_enomem(err, 0, "the draft's configuration");
         goto cleanup;
     }
-    ACR_TRY(acr_config_read(out, config, opt->draft_config ? opt->draft_config : opt->verifier,
-                            err));
+    ACR_TRY(
+        acr_config_read(out, config, opt->draft_config ? opt->draft_config : opt->verifier, err));
 
 cleanup:
     json_decref(config);
@@ -536,7 +577,8 @@ accrue_status acr_loss_spec_parse(acr_loss_spec *out, const char *text, accrue_e
         return add_term(out, text, 1.0, err);
     ACR_TRY(acr_json_parse(&object, text, strlen(text), "--loss-fn", err));
     out->mixed = true;
-    json_object_foreach (object, key, value) {
+    json_object_foreach(object, key, value)
+    {
         if (!json_is_number(value) || json_number_value(value) < 0) {
             st = acr_fail(err, ACCRUE_EINVAL,
                           "--loss-fn: weight of \"%s\" is %s, a number of at least 0 expected", key,

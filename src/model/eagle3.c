@@ -12,7 +12,7 @@ typedef struct unroll {
     acr_model *m;
     acr_tape *t;
     const acr_rows *rows;
-    acr_value *embed_q, *embed_k, *embed_v; /* [n_embed, *] first layer's embedding half */
+    acr_value *embed_q, *embed_k, *embed_v;      /* [n_embed, *] first layer's embedding half */
     acr_value *keys[ACR_MAX_LAYERS][ACR_MAX_KV]; /* of each layer and step so far */
     acr_value *values[ACR_MAX_LAYERS][ACR_MAX_KV];
 } unroll;
@@ -97,8 +97,8 @@ static acr_value *decoder_layer(unroll *u, int l, int k, acr_value *h)
     normed = acr_rmsnorm(u->t, h, first ? p->hidden_norm : p->input_norm, c->rms_norm_eps);
     u->keys[l][k] = project(u, normed, p->k, p->k_bias, first ? u->embed_k : NULL, in_embed,
                             p->k_norm, in_position);
-    u->values[l][k] = project(u, normed, p->v, p->v_bias, first ? u->embed_v : NULL, in_embed,
-                              NULL, NULL);
+    u->values[l][k] =
+        project(u, normed, p->v, p->v_bias, first ? u->embed_v : NULL, in_embed, NULL, NULL);
     normed = select_rows(u, normed, &rows);
     residual = first && c->norm_before_residual ? normed : select_rows(u, h, &rows);
     q = project(u, normed, p->q, p->q_bias, first ? u->embed_q : NULL, rows.embed, p->q_norm,

@@ -31,7 +31,8 @@ void accrue_metrics_add(accrue_metrics *into, const accrue_metrics *m)
 }
 
 /* Rows that were right at every step before k and still have a target at step k. */
-static double rows_asked(const acr_batch *b, const acr_eagle3_options *o, const bool *correct, int k)
+static double rows_asked(const acr_batch *b, const acr_eagle3_options *o, const bool *correct,
+                         int k)
 {
     int64_t n = 0;
 

@@ -80,7 +80,7 @@ typedef struct acr_model {
 accrue_status acr_model_create(acr_model **out, acr_config *config, acr_vocab *vocab,
                                accrue_dtype compute, int64_t positions, accrue_error *err);
 void acr_model_free(acr_model *m);
-acr_param *acr_model_find(acr_model *m, const char *name); /* or NULL */
+acr_param *acr_model_find(acr_model *m, const char *name);           /* or NULL */
 int64_t acr_model_elements(const acr_model *m, bool trainable_only); /* as the checkpoint counts */
 
 /* Linear weights N(0, 0.02), biases 0, norms 1, keyed by (seed, parameter name, element). */
@@ -114,16 +114,16 @@ void acr_eagle3_counts(const acr_batch *b, const acr_eagle3_options *o,
 /* Rows of a micro-batch that each TTT step works on (rows.c says which and why).  "t" is a row of
  * the micro-batch; lists ascend in t. */
 typedef struct acr_step_rows {
-    int64_t n;             /* rows of this step */
-    int64_t *t;            /* [n] */
-    int64_t *previous;     /* [n] index into the rows of the step before; step 0: into the base */
-    int64_t *embed;        /* [n] index into the embedded rows: token t + k */
-    int64_t *position;     /* [n] position id + k */
+    int64_t n;         /* rows of this step */
+    int64_t *t;        /* [n] */
+    int64_t *previous; /* [n] index into the rows of the step before; step 0: into the base */
+    int64_t *embed;    /* [n] index into the embedded rows: token t + k */
+    int64_t *position; /* [n] position id + k */
     int64_t *begin, *window_begin, *end; /* [n] base rows seen, without and with sliding window */
-    int64_t *own[ACR_MAX_KV];            /* own[j]: [n] index into the rows of step j, 1 <= j <= k */
-    int64_t n_draft;       /* rows that the draft head reads */
+    int64_t *own[ACR_MAX_KV];    /* own[j]: [n] index into the rows of step j, 1 <= j <= k */
+    int64_t n_draft;             /* rows that the draft head reads */
     int64_t *draft_row, *target; /* [n_draft] index into this step's rows; into the targets */
-    bool *counted;         /* [n_draft] has a loss; otherwise only predicts */
+    bool *counted;               /* [n_draft] has a loss; otherwise only predicts */
 } acr_step_rows;
 
 typedef struct acr_rows {

@@ -127,8 +127,8 @@ static accrue_status add_all(acr_model *m, accrue_error *err)
         return acr_enomem(err, sizeof(acr_group), "a parameter group");
     ACR_TRY(add_param(&m->top.fc, m, fc, true, h, c->n_aux * h, err, "fc.weight"));
     if (c->norm_before_fc)
-        ACR_TRY(add_param(&m->top.input_norm, m, fc, true, c->n_aux * h, 1, err,
-                          "input_norm.weight"));
+        ACR_TRY(
+            add_param(&m->top.input_norm, m, fc, true, c->n_aux * h, 1, err, "input_norm.weight"));
     for (int i = 0; c->fc_norm && i < c->n_aux; i++)
         ACR_TRY(add_param(&m->top.fc_norm[i], m, fc, true, h, 1, err, "fc_norm.%d.weight", i));
     for (int i = 0; i < c->n_layers; i++)
@@ -136,8 +136,7 @@ static accrue_status add_all(acr_model *m, accrue_error *err)
     ACR_TRY(add_param(&m->top.norm, m, norm, true, h, 1, err, "norm.weight"));
     ACR_TRY(add_param(&m->top.embed, m, embed, c->embed_requires_grad, c->vocab_size, h, err,
                       "embed_tokens.weight"));
-    ACR_TRY(add_param(&m->top.head, m, head, false, c->draft_vocab_size, h, err,
-                      "lm_head.weight"));
+    ACR_TRY(add_param(&m->top.head, m, head, false, c->draft_vocab_size, h, err, "lm_head.weight"));
     ACR_TRY(add_param(&m->top.verifier_norm, m, head, false, h, 1, err, "verifier_norm.weight"));
     ACR_TRY(add_param(&m->top.verifier_head, m, head, false, c->draft_vocab_size, h, err,
                       "verifier_lm_head.weight"));
@@ -290,9 +289,9 @@ accrue_status acr_model_init(acr_model *m, uint64_t seed, accrue_error *err)
             continue;
         for (int64_t j = 0; j < p->rows * p->cols; j++)
             set_real(m, p, j,
-                     p->cols > 1 ? deviation * acr_random_normal(seed, ACR_RANDOM_INIT, key,
-                                                                 (uint64_t)j)
-                                 : (bias ? 0.0 : 1.0));
+                     p->cols > 1
+                         ? deviation * acr_random_normal(seed, ACR_RANDOM_INIT, key, (uint64_t)j)
+                         : (bias ? 0.0 : 1.0));
     }
     acr_model_refresh(m);
     return ACCRUE_OK;
@@ -421,14 +420,12 @@ static accrue_status draft_head(acr_tensor *out, acr_model *m, const acr_tensor 
 accrue_status acr_model_load_verifier(acr_model *m, acr_weights *w, const char *name,
                                       accrue_error *err)
 {
-    static const char *const embed_names[] = {"model.embed_tokens.weight",
-                                              "model.language_model.embed_tokens.weight",
-                                              "language_model.model.embed_tokens.weight",
-                                              "embed_tokens.weight", NULL};
-    static const char *const norm_names[] = {"model.norm.weight",
-                                             "model.language_model.norm.weight",
-                                             "language_model.model.norm.weight", "norm.weight",
-                                             NULL};
+    static const char *const embed_names[] = {
+        "model.embed_tokens.weight", "model.language_model.embed_tokens.weight",
+        "language_model.model.embed_tokens.weight", "embed_tokens.weight", NULL};
+    static const char *const norm_names[] = {
+        "model.norm.weight", "model.language_model.norm.weight", "language_model.model.norm.weight",
+        "norm.weight", NULL};
     static const char *const head_names[] = {"lm_head.weight", "language_model.lm_head.weight",
                                              NULL};
     accrue_status st = ACCRUE_OK;

@@ -190,7 +190,10 @@ static void index_targets(acr_rows *r, int64_t *seen, int64_t padded)
 accrue_status acr_rows_plan(acr_rows *out, acr_tape *t, const acr_batch *b,
                             const acr_eagle3_options *o, int64_t sliding_window)
 {
-    planner p = {.tape = t, .b = b, .n_steps = o->ttt_steps, .across = o->across_documents,
+    planner p = {.tape = t,
+                 .b = b,
+                 .n_steps = o->ttt_steps,
+                 .across = o->across_documents,
                  .window = sliding_window};
     int64_t padded = b->padded_rows > b->n_rows ? b->padded_rows : b->n_rows;
     int64_t next_embed = 0;

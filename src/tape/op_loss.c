@@ -26,11 +26,11 @@ typedef struct chunk {
     int64_t *target_row;   /* [rows] relative to the chunk */
     double *scale;
     int64_t *argmax;
-    double *term_loss;   /* [rows, n_terms] */
-    double *lse;         /* [targets] */
-    void *y, *t, *p;     /* [targets, hidden], [targets, vocab] twice */
-    void *rstd;          /* [targets] */
-    void *h, *z;         /* [rows, hidden], [rows, vocab] */
+    double *term_loss; /* [rows, n_terms] */
+    double *lse;       /* [targets] */
+    void *y, *t, *p;   /* [targets, hidden], [targets, vocab] twice */
+    void *rstd;        /* [targets] */
+    void *h, *z;       /* [rows, hidden], [rows, vocab] */
 } chunk;
 
 int64_t acr_distill_chunk(int64_t vocab, int n_steps, size_t real_bytes)
@@ -251,7 +251,8 @@ static bool step_fits(acr_tape *t, const acr_distill *d, const acr_distill_step 
         return false;
     for (int64_t i = 0; i < s->n; i++)
         if (!in_range(t, d, "a row", s->row[i], 0, s->h->rows - 1) ||
-            !in_range(t, d, "a target", s->target[i], i ? s->target[i - 1] + 1 : 0, d->n_targets - 1))
+            !in_range(t, d, "a target", s->target[i], i ? s->target[i - 1] + 1 : 0,
+                      d->n_targets - 1))
             return false;
     return true;
 }
@@ -268,8 +269,10 @@ void acr_distill_loss(acr_tape *t, const acr_distill *d)
             return;
     if (d->verifier_head->rows != head->rows || d->verifier_head->cols != head->cols ||
         d->verifier_norm->rows != head->cols) {
-        acr_tape_fail(t, ACCRUE_EMISMATCH, "%s: [%lld, %lld] behind a norm of %lld, [%lld, %lld] "
-                      "expected", d->verifier_head->name, (long long)d->verifier_head->rows,
+        acr_tape_fail(t, ACCRUE_EMISMATCH,
+                      "%s: [%lld, %lld] behind a norm of %lld, [%lld, %lld] "
+                      "expected",
+                      d->verifier_head->name, (long long)d->verifier_head->rows,
                       (long long)d->verifier_head->cols, (long long)d->verifier_norm->rows,
                       (long long)head->rows, (long long)head->cols);
         return;

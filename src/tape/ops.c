@@ -31,8 +31,8 @@ static bool distinct(acr_tape *t, const char *op, int n, acr_value *const *in)
     for (int i = 0; i < n; i++)
         for (int j = 0; j < i; j++)
             if (in[i] == in[j]) {
-                acr_tape_fail(t, ACCRUE_EINVAL, "%s: input %d is input %d, distinct values expected",
-                              op, i, j);
+                acr_tape_fail(t, ACCRUE_EINVAL,
+                              "%s: input %d is input %d, distinct values expected", op, i, j);
                 return false;
             }
     return true;
@@ -125,8 +125,7 @@ acr_value *acr_linear(acr_tape *t, acr_value *x, acr_param *w, int64_t column, a
     if (bias && bias->rows != w->rows)
         return shape_error(t, bias->name, "length", bias->rows, w->rows);
     a = acr_tape_meta(t, 1, sizeof *a);
-    y = acr_value_new(t, x->rows, w->rows,
-                      x->needs_grad || w->grad || (bias && bias->grad));
+    y = acr_value_new(t, x->rows, w->rows, x->needs_grad || w->grad || (bias && bias->grad));
     if (!a || !y)
         return NULL;
     a->column = column;
@@ -254,8 +253,7 @@ static void rope_backward(acr_tape *t, acr_record *r)
 
 static const acr_op op_rope = {"rope", rope_forward, rope_backward};
 
-acr_value *acr_rope(acr_tape *t, acr_value *x, const int64_t *position,
-                    const acr_rope_table *table)
+acr_value *acr_rope(acr_tape *t, acr_value *x, const int64_t *position, const acr_rope_table *table)
 {
     rope_args *a = NULL;
     acr_value *y = NULL;
@@ -478,8 +476,8 @@ acr_value *acr_add(acr_tape *t, acr_value *a, acr_value *b)
 static void gather_forward(acr_tape *t, acr_record *r)
 {
     if (!t->arena.measuring)
-        t->backend->gather_rows(r->out->rows, r->out->cols, r->args, r->in[0]->data,
-                                r->out->cols, r->out->data, r->out->cols);
+        t->backend->gather_rows(r->out->rows, r->out->cols, r->args, r->in[0]->data, r->out->cols,
+                                r->out->data, r->out->cols);
 }
 
 static void scatter_grad(acr_tape *t, acr_value *x, const acr_record *r)
@@ -519,7 +517,7 @@ acr_value *acr_gather_rows(acr_tape *t, acr_value *x, int64_t n, const int64_t *
     if (!y)
         return NULL;
     return acr_tape_push(t, &op_gather_rows, 1, &x, y, NULL, NULL, (void *)(uintptr_t)index) ? y
-                                                                                            : NULL;
+                                                                                             : NULL;
 }
 
 /* gather_add: y[i] = a[i] + x[index[i]];  da += dy;  dx[index[i]] += dy[i]. */
@@ -556,7 +554,7 @@ acr_value *acr_gather_add(acr_tape *t, acr_value *a, acr_value *x, const int64_t
     if (!y)
         return NULL;
     return acr_tape_push(t, &op_gather_add, 2, in, y, NULL, NULL, (void *)(uintptr_t)index) ? y
-                                                                                           : NULL;
+                                                                                            : NULL;
 }
 
 /* concat: y = [x0 | x1 | ...];  dxi += its columns of dy. */
@@ -613,7 +611,7 @@ acr_value *acr_concat(acr_tape *t, int n, acr_value *const *x)
     return y && acr_tape_push(t, &op_concat, n, x, y, NULL, NULL, NULL) ? y : NULL;
 }
 
-const acr_op *const acr_ops[] = {&op_linear, &op_embed,       &op_rmsnorm,    &op_rope,
-                                 &op_attention, &op_swiglu,   &op_add,        &op_gather_rows,
-                                 &op_gather_add, &op_concat,  &acr_op_distill};
+const acr_op *const acr_ops[] = {&op_linear,     &op_embed,  &op_rmsnorm,    &op_rope,
+                                 &op_attention,  &op_swiglu, &op_add,        &op_gather_rows,
+                                 &op_gather_add, &op_concat, &acr_op_distill};
 const int acr_n_ops = ACR_COUNT(acr_ops);

@@ -250,8 +250,7 @@ void acr_tape_backward(acr_tape *t)
         if (!t->status && (!r->out || r->out->grad))
             r->op->backward(t, r);
         if (r->out && r->out->grad) {
-            acr_tape_release(t, r->out->grad, r->out->rows * r->out->cols,
-                             t->backend->real_bytes);
+            acr_tape_release(t, r->out->grad, r->out->rows * r->out->cols, t->backend->real_bytes);
             r->out->grad = NULL;
         }
         finish_uses(t, r);

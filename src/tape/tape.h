@@ -19,14 +19,14 @@ typedef struct acr_group {
 } acr_group;
 
 typedef struct acr_param {
-    char *name;          /* as in the checkpoint, "layers.0.mlp.up_proj.weight" */
-    int64_t rows, cols;  /* a vector has cols = 1 */
-    int n_dims;          /* in the file: 1 or 2 */
+    char *name;         /* as in the checkpoint, "layers.0.mlp.up_proj.weight" */
+    int64_t rows, cols; /* a vector has cols = 1 */
+    int n_dims;         /* in the file: 1 or 2 */
     acr_group *group;
     bool trainable;
-    void *master;        /* real [rows, cols]; NULL for a frozen table that stays in its file */
-    void *grad;          /* real accumulator, NULL when frozen */
-    const void *frozen;  /* frozen weight in frozen_type, when it has no master */
+    void *master;       /* real [rows, cols]; NULL for a frozen table that stays in its file */
+    void *grad;         /* real accumulator, NULL when frozen */
+    const void *frozen; /* frozen weight in frozen_type, when it has no master */
     acr_dtype frozen_type;
     const uint16_t *bf16; /* operand of bf16 products: a copy of the master, or the file's rows */
 } acr_param;
@@ -66,8 +66,8 @@ typedef void (*acr_group_hook)(acr_group *group, void *payload);
 struct acr_tape {
     const acr_backend *backend;
     acr_gemm *gemm;
-    bool bf16;      /* round the operands of matrix products to bf16 */
-    bool no_grad;   /* forward only */
+    bool bf16;       /* round the operands of matrix products to bf16 */
+    bool no_grad;    /* forward only */
     acr_arena arena; /* activations, gradients, scratch */
     acr_arena meta;  /* records, values, row lists: small, and real while measuring too */
     acr_record **records;
@@ -92,8 +92,9 @@ accrue_status acr_tape_status(acr_tape *t, accrue_error *err);
 void acr_tape_backward(acr_tape *t);
 
 /* Memory until the next reset; NULL (and a status) when there is none. */
-void *acr_tape_alloc(acr_tape *t, int64_t count, size_t size); /* not to be touched while measuring */
-void *acr_tape_meta(acr_tape *t, int64_t count, size_t size);  /* row lists and the like */
+void *acr_tape_alloc(acr_tape *t, int64_t count,
+                     size_t size); /* not to be touched while measuring */
+void *acr_tape_meta(acr_tape *t, int64_t count, size_t size); /* row lists and the like */
 /* The former, for what may be given back before the tape ends. */
 void *acr_tape_scratch(acr_tape *t, int64_t count, size_t size);
 void acr_tape_release(acr_tape *t, void *block, int64_t count, size_t size);
@@ -137,14 +138,14 @@ acr_value *acr_concat(acr_tape *t, int n, acr_value *const *x);
 
 /* One TTT step's part of the distillation loss. */
 typedef struct acr_distill_step {
-    acr_value *h;           /* [*, hidden], the rows that the draft head reads */
-    int64_t n;              /* entries; targets ascend strictly */
-    const int64_t *row;     /* [n] of h */
-    const int64_t *target;  /* [n] of the target rows */
-    const bool *counted;    /* [n]: has a loss; otherwise a prediction only */
-    double scale;           /* of the gradient of each counted row */
-    double *term_loss;      /* [n, n_terms] =, unscaled; untouched where not counted */
-    int64_t *argmax;        /* [n] = */
+    acr_value *h;          /* [*, hidden], the rows that the draft head reads */
+    int64_t n;             /* entries; targets ascend strictly */
+    const int64_t *row;    /* [n] of h */
+    const int64_t *target; /* [n] of the target rows */
+    const bool *counted;   /* [n]: has a loss; otherwise a prediction only */
+    double scale;          /* of the gradient of each counted row */
+    double *term_loss;     /* [n, n_terms] =, unscaled; untouched where not counted */
+    int64_t *argmax;       /* [n] = */
 } acr_distill_step;
 
 typedef struct acr_distill {
@@ -152,9 +153,9 @@ typedef struct acr_distill {
     acr_param *head, *verifier_norm, *verifier_head; /* frozen */
     double eps;
     int64_t n_targets;
-    const int64_t *target_row;  /* [n_targets] row of `target` */
-    const void *target;         /* [*, hidden] verifier states before its norm */
-    int64_t *target_argmax;     /* [n_targets] = */
+    const int64_t *target_row; /* [n_targets] row of `target` */
+    const void *target;        /* [*, hidden] verifier states before its norm */
+    int64_t *target_argmax;    /* [n_targets] = */
     int n_steps;
     acr_distill_step step[ACCRUE_MAX_TTT_STEPS];
 } acr_distill;
