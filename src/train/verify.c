@@ -263,12 +263,12 @@ static void compare(const proof *p, accrue_verify_report *out)
 
     for (int i = 0; i < m->n_params; i++) {
         const acr_param *q = &m->params[i];
-        accrue_verify_row *row = &out->rows[out->n_rows - 1];
+        accrue_verify_row *row = out->n_rows ? &out->rows[out->n_rows - 1] : NULL;
         int64_t n = q->rows * q->cols;
         extreme gradient, update;
         if (!q->trainable)
             continue;
-        if (out->n_rows == 0 || strcmp(row->group, q->group->name) != 0) {
+        if (!row || strcmp(row->group, q->group->name) != 0) {
             row = &out->rows[out->n_rows++];
             snprintf(row->group, sizeof row->group, "%s", q->group->name);
             row->pass = true;
