@@ -276,7 +276,7 @@ static inline void step_losses(reference *r, int k, const double *logits, const 
         r->count[k]++;
         r->full[k] += correct[t];
         for (int j = 0; j < r->o->loss.n_terms; j++) {
-            double fresh = NAN;
+            double fresh = (double)NAN;
             r->step_loss[k] +=
                 r->o->loss.weight[j] *
                 term(r->o->loss.kind[j], z, y, n, r->lambda ? &r->lambda[k * r->T + t] : &fresh);

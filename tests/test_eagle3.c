@@ -85,7 +85,7 @@ static void equals_the_reference(void **state)
             reference_open(&r, &d, &b, &o);
             r.lambda = zeros(o.ttt_steps * r.T);
             for (int64_t i = 0; i < o.ttt_steps * r.T; i++)
-                r.lambda[i] = NAN;
+                r.lambda[i] = (double)NAN;
             expected = reference_loss(&r);
             check_close("loss", m.loss_sum, expected, 1e-12);
             for (int k = 0; k < o.ttt_steps; k++) {

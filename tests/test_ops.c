@@ -12,7 +12,7 @@ static void graph_open(graph *g)
     g->group.name = "group";
     assert_int_equal(acr_tape_init(&g->t, ACCRUE_F64, &e), ACCRUE_OK);
     for (int i = 0; i < 2 * MAX_ROWS; i++)
-        g->lambda[i / MAX_ROWS][i % MAX_ROWS] = NAN;
+        g->lambda[i / MAX_ROWS][i % MAX_ROWS] = (double)NAN;
 }
 
 static void graph_close(graph *g)

@@ -154,9 +154,9 @@ accrue_status acr_eagle3_forward(acr_eagle3_result *out, acr_model *m, acr_tape 
                                  const acr_batch *b, const acr_eagle3_options *o,
                                  const double *step_scale, accrue_error *err);
 
-/* Sums and totals of a micro-batch, from lists on the tape.  step_weight[k] turns the sum of step k's
- * row losses into its loss (gamma^k / denominator); loss_total is what this micro-batch adds to the
- * total of every loss. */
+/* Sums and totals of a micro-batch, from lists on the tape.  step_weight[k] makes the loss of step
+ * k of the sum of its rows' losses (gamma^k / denominator); loss_total is what this micro-batch
+ * adds to the total of every loss. */
 accrue_status acr_eagle3_metrics(accrue_metrics *out, const acr_eagle3_result *r, acr_tape *t,
                                  const acr_batch *b, const acr_eagle3_options *o,
                                  const double *step_weight, double loss_total, accrue_error *err);
