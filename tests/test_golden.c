@@ -1,5 +1,5 @@
 /* The trainer against the Python trainer on the committed excerpt of real data: the same start
- * weights, the same micro-batches, two epochs of AdamW and of Muon. */
+ * weights, the same micro-batches; two epochs of AdamW, one of Muon. */
 #include "files.h"
 #include "golden.h"
 
@@ -46,6 +46,7 @@ static int write_init(void **state)
     char *dir = NULL;
 
     (void)state;
+    accrue_set_threads(1); /* no result depends on it; tests run side by side */
     folder = make_folder();
     dir = init_dir();
     accrue_train_options_init(&o, sizeof o);
@@ -164,10 +165,9 @@ static void replay(accrue_train_options *o, const char *file, double loss_bound,
     o->data_path = EXAMPLE "/dataset";
     o->from_pretrained = init;
     o->total_seq_len = 128;
-    o->epochs = 2;
     assert_ok(accrue_run_open(&g.run, o, golden_event, &g, &e), &e);
     start = copy_weights(g.run->setup.model);
-    for (int64_t epoch = 0; epoch < 2; epoch++)
+    for (int64_t epoch = 0; epoch < o->epochs; epoch++)
         assert_ok(golden_epoch(&g, epoch, &e), &e);
     assert_true(golden_complete(&g));
     print_message("%s: losses %.2g (step %zu), accuracies %.2g, rates %.2g, validation %.2g and "
@@ -195,6 +195,7 @@ static void test_adamw(void **state)
     o.window.optimizer = ACCRUE_ADAMW;
     o.window.scheduler = ACCRUE_SCHEDULE_COSINE;
     o.scheduler_warmup_steps = 2;
+    o.epochs = 2;
     replay(&o, GOLDEN "/adamw.json", 1e-5, 1e-3);
 }
 
@@ -207,7 +208,8 @@ static void test_muon(void **state)
     o.window.optimizer = ACCRUE_MUON;
     o.window.muon_ns_dtype = ACCRUE_BF16;
     o.window.scheduler = ACCRUE_SCHEDULE_LINEAR;
-    o.scheduler_warmup_ratio = 0.1;
+    o.scheduler_warmup_ratio = 0.2;
+    o.epochs = 1;
     replay(&o, GOLDEN "/muon.json", 1e-4, 1e-2);
 }
 

@@ -101,7 +101,8 @@ def train(name, work):
         "--from-pretrained", f"{work}/init", "--on-missing", "raise", "--num-workers", "0",
         "--total-seq-len", str(LENGTH), "--draft-vocab-size", str(DRAFT),
         "--draft-attn-impl", "eager", "--loss-implementation", "eager",
-        "--hidden-states-dtype", "float32", "--speculator-type", "eagle3", "--save-path", f"{work}/{name}", "--log-dir", f"{work}/log"] + RUNS[name]))
+        "--hidden-states-dtype", "float32", "--speculator-type", "eagle3",
+        "--save-path", f"{work}/{name}", "--log-dir", f"{work}/log"] + RUNS[name]))
     start = load_file(f"{work}/init/model.safetensors")
     weights = {}
     for key, p in model[0].named_parameters():
