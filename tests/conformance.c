@@ -348,7 +348,7 @@ static double compare_metrics(const accrue_metrics *m, json_t *expected)
 
     json_object_foreach(expected, key, value)
     {
-        double got = NAN;
+        double got = (double)NAN;
         if (!metric(m, key, &got))
             return HUGE_VAL;
         worst = fmax(worst, relative(got, json_number_value(value)));

@@ -1,4 +1,4 @@
-/* conformance_data.c - the checks that need no draft: collation, vocabulary maps, LR schedules.  All
+/* conformance_data.c - the checks that need no draft: collation, vocabulary maps, schedules.  All
  * are exact: the worst figure is the number of values that differ. */
 #include "conformance.h"
 

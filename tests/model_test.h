@@ -1,4 +1,4 @@
-/* model_test.h - small random drafts and micro-batches for the tests of rows and EAGLE-3. */
+/* model_test.h - small random drafts and micro-batches, and one step of learning from them. */
 #ifndef MODEL_TEST_H
 #define MODEL_TEST_H
 
@@ -214,5 +214,125 @@ static inline void pack(acr_batch *b, acr_dtype real, const sample *samples, con
         b->doc_begin[i + 1] = b->n_rows;
     }
 }
+
+/* Learning -------------------------------------------------------------------------------- */
+
+static inline double *zeros(int64_t n)
+{
+    double *x = calloc((size_t)n + 1, sizeof *x);
+
+    assert_non_null(x);
+    return x;
+}
+
+static inline acr_eagle3_options options(const char *loss, int steps, double decay, bool across)
+{
+    acr_eagle3_options o = {.ttt_steps = steps, .step_decay = decay, .across_documents = across};
+    accrue_error e;
+
+    assert_int_equal(acr_loss_spec_parse(&o.loss, loss, &e), ACCRUE_OK);
+    return o;
+}
+
+/* Adds a micro-batch's gradient; denominators: counts (+ 1e-5) of this micro-batch, or `window`. */
+static inline accrue_metrics learn(draft *d, const acr_batch *b, const acr_eagle3_options *o,
+                                   const int64_t *window, acr_eagle3_result *result)
+{
+    int64_t counts[ACCRUE_MAX_TTT_STEPS];
+    double scale[ACCRUE_MAX_TTT_STEPS];
+    acr_eagle3_result r;
+    accrue_metrics m;
+    accrue_error e = {0};
+
+    acr_eagle3_counts(b, o, counts);
+    for (int k = 0; k < o->ttt_steps; k++) {
+        double n = window ? (double)window[k] : (double)counts[k] + 1e-5;
+        scale[k] = n > 0 ? pow(o->step_decay, k) / n : 0;
+    }
+    acr_tape_reset(&d->t);
+    if (acr_eagle3_forward(&r, d->m, &d->t, b, o, scale, &e))
+        fail_msg("%s", e.message);
+    assert_int_equal(acr_eagle3_metrics(&m, &r, &d->t, b, o, scale, 1, &e), ACCRUE_OK);
+    acr_tape_backward(&d->t);
+    assert_int_equal(acr_tape_status(&d->t, &e), ACCRUE_OK);
+    if (result)
+        *result = r; /* its lists live until the tape is reset */
+    return m;
+}
+
+static inline int64_t gradient_elements(const acr_model *m)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < m->n_params; i++)
+        n += m->params[i].grad ? m->params[i].rows * m->params[i].cols : 0;
+    return n;
+}
+
+/* All gradients, one after the other; the caller frees. */
+static inline double *gradients(const acr_model *m)
+{
+    double *g = zeros(gradient_elements(m));
+    int64_t n = 0;
+
+    for (int i = 0; i < m->n_params; i++)
+        for (int64_t j = 0; m->params[i].grad && j < m->params[i].rows * m->params[i].cols; j++)
+            g[n++] = real_at(m, m->params[i].grad, j);
+    return g;
+}
+
+static inline double distance(const double *a, const double *b, int64_t n)
+{
+    double d = 0, s = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        d += (a[i] - b[i]) * (a[i] - b[i]);
+        s += b[i] * b[i];
+    }
+    assert_true(s > 0);
+    return sqrt(d / s);
+}
+
+static inline void check_close(const char *what, double got, double expected, double bound)
+{
+    if (!(fabs(got - expected) <= bound * fmax(1, fabs(expected))))
+        fail_msg("%s: %.17g, %.17g expected", what, got, expected);
+}
+
+static inline void measure(draft *d, const acr_batch *b, const acr_eagle3_options *o)
+{
+    double scale[ACCRUE_MAX_TTT_STEPS] = {0};
+    acr_eagle3_result r;
+    accrue_error e;
+
+    acr_tape_measure(&d->t, true);
+    assert_int_equal(acr_eagle3_forward(&r, d->m, &d->t, b, o, scale, &e), ACCRUE_OK);
+    acr_tape_backward(&d->t);
+    assert_int_equal(acr_tape_status(&d->t, &e), ACCRUE_OK);
+    acr_tape_measure(&d->t, false);
+}
+
+/* Drafts that the tests share. */
+static const variant plain = {.arch = "llama",
+                              .layers = 1,
+                              .heads = 4,
+                              .kv_heads = 2,
+                              .head_dim = 4,
+                              .full_layer = -1,
+                              .draft_vocab = DRAFT,
+                              .norm_before_residual = true,
+                              .norm_before_fc = true,
+                              .norm_output = true};
+static const variant variants[] = {
+    {"llama", 1, 4, 2, 4, 0, -1, DRAFT, false, true, true, false, true, false},
+    {"llama", 1, 4, 4, 4, 0, -1, DRAFT, false, false, false, false, false, false},
+    {"llama", 2, 4, 1, 6, 3, 0, DRAFT, true, true, false, true, true, false},
+    {"llama", 3, 2, 2, 8, 4, 1, DRAFT, false, false, true, false, false, false},
+    {"qwen3", 1, 4, 2, 8, 0, -1, DRAFT, false, true, true, false, true, false},
+    {"qwen3", 2, 3, 1, 6, 2, -1, VOCAB, true, false, false, true, false, true},
+    {"qwen3", 3, 2, 1, 4, 5, 2, DRAFT, false, true, false, false, true, false},
+    {"llama", 1, 4, 2, 4, 2, -1, VOCAB, false, true, true, false, true, true},
+};
+static const accrue_dtype precisions[] = {ACCRUE_F64, ACCRUE_F32, ACCRUE_BF16};
 
 #endif

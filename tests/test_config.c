@@ -1,4 +1,4 @@
-/* test_config.c - a draft's configuration: mirrored from a verifier as the Python trainer mirrors it,
+/* test_config.c - a configuration of a draft: mirrored from a verifier as the peer mirrors it,
  * read from a checkpoint, or refused in one line. */
 #include "model/model.h"
 

@@ -219,7 +219,7 @@ static void fill(acr_batch *b, const char *mask, const int64_t *lengths, int n, 
         sample_free(&samples[i]);
 }
 
-/* By hand: a row is dropped, a prompt's tail is kept for later steps, an empty document vanishes. */
+/* By hand: a row is dropped, a prompt's tail kept for later steps, an empty document vanishes. */
 static void a_plan_by_hand(void **state)
 {
     static const int64_t lengths[] = {5, 3, 4};

@@ -137,10 +137,10 @@ static void read_rope(reader *r, acr_rope_config *out)
                 "none");
     }
     if (out->llama3 && !s.status) {
-        out->factor = read_real(&s, "factor", NAN);
-        out->low_freq_factor = read_real(&s, "low_freq_factor", NAN);
-        out->high_freq_factor = read_real(&s, "high_freq_factor", NAN);
-        out->original_max_position = read_real(&s, "original_max_position_embeddings", NAN);
+        out->factor = read_real(&s, "factor", (double)NAN);
+        out->low_freq_factor = read_real(&s, "low_freq_factor", (double)NAN);
+        out->high_freq_factor = read_real(&s, "high_freq_factor", (double)NAN);
+        out->original_max_position = read_real(&s, "original_max_position_embeddings", (double)NAN);
         require(&s,
                 out->factor > 0 && out->low_freq_factor > 0 &&
                     out->high_freq_factor > out->low_freq_factor && out->original_max_position > 0,

@@ -1,6 +1,6 @@
 /* metrics.c - losses and accuracies of a micro-batch as sums and totals, defined as the Python
  * trainer's: full accuracy of step k is the share of supervised targets that row t predicted at all
- * of steps 0 ... k, conditional accuracy the same numerator over the rows right up to step k - 1. */
+ * of steps 0 ... k, conditional accuracy the same numerator over rows right up to step k - 1. */
 #include "model/model.h"
 
 #include <string.h>

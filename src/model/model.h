@@ -7,7 +7,7 @@
 
 /* Configuration --------------------------------------------------------------------------- */
 
-enum { ACR_MAX_LAYERS = 64, ACR_MAX_AUX = 16 };
+enum { ACR_MAX_LAYERS = 64, ACR_MAX_AUX = 16, ACR_MAX_GROUPS = ACR_MAX_LAYERS + 4 };
 
 typedef enum acr_arch { ACR_ARCH_LLAMA = 0, ACR_ARCH_QWEN3 = 1 } acr_arch;
 
@@ -154,9 +154,9 @@ accrue_status acr_eagle3_forward(acr_eagle3_result *out, acr_model *m, acr_tape 
                                  const acr_batch *b, const acr_eagle3_options *o,
                                  const double *step_scale, accrue_error *err);
 
-/* Sums and totals of a micro-batch, from lists on the tape.  step_weight[k] turns the sum of a step's
- * row losses into its loss (gamma^k / denominator); loss_total is what this micro-batch adds to the
- * total of every loss. */
+/* Sums and totals of a micro-batch, from lists on the tape.  step_weight[k] makes the loss of step
+ * k of the sum of its rows' losses (gamma^k / denominator); loss_total is what this micro-batch
+ * adds to the total of every loss. */
 accrue_status acr_eagle3_metrics(accrue_metrics *out, const acr_eagle3_result *r, acr_tape *t,
                                  const acr_batch *b, const acr_eagle3_options *o,
                                  const double *step_weight, double loss_total, accrue_error *err);

@@ -11,8 +11,8 @@
  *  - a document without supervision drops out altogether.
  *
  * Without `across_documents` a row whose t + k lies past its document's end is never used; with it,
- * the border is ignored and the padding behind the last document is predicted as well, as the Python
- * trainer does. */
+ * the border is ignored and the padding behind the last document is predicted as well, as the
+ * Python trainer does. */
 #include "model/model.h"
 
 #include <string.h>

@@ -3,8 +3,8 @@
  * Target rows are taken a chunk at a time.  For a chunk the verifier's logits are made once, then
  * the draft's logits of every TTT step that predicts one of its rows, in one product; the losses,
  * their gradient with respect to the logits (in place) and, by one more product, with respect to
- * the hidden rows follow while the chunk is still in the cache.  So no logit outlives its chunk, and
- * the record's backward only hands over the gradients made here:  dh = dz W_head.
+ * the hidden rows follow while the chunk is still in the cache.  So no logit outlives its chunk,
+ * and the record's backward only hands over the gradients made here:  dh = dz W_head.
  *
  * Within a chunk the draft rows are ordered: those that have a loss, then those that only need a
  * prediction; each half by TTT step, then by target. */
@@ -81,7 +81,7 @@ static void chunk_release(acr_tape *t, chunk *c, const acr_distill *d, int64_t t
     acr_tape_release(t, c->rstd, targets, real);
 }
 
-/* Lists the draft rows whose target lies in [first, last); at[k] is where step k's entries go on. */
+/* Lists the draft rows whose target lies in [first, last); step k goes on at at[k]. */
 static void chunk_list(chunk *c, const acr_distill *d, int64_t *at, int64_t first, int64_t last)
 {
     int64_t end[ACCRUE_MAX_TTT_STEPS];
