@@ -1,9 +1,9 @@
 /* golden_full.c - replays the Python trainer's long runs on real data: golden_full DATA_DIR [RUN]
  *
- * DATA_DIR holds verifier-lite/, dataset/ and golden/ with init/, batch_plan.json, the numbers of the
- * AdamW and Muon runs, and the f32 weights after 34 steps of AdamW.  RUN is "adamw" or "muon"; both
- * when left out.  One line a check; exit status 1 when one fails.  Not part of ctest: the data are
- * not in the repository and it takes minutes. */
+ * DATA_DIR holds verifier-lite/, dataset/ and golden/ with init/, batch_plan.json, the numbers of
+ * the AdamW and Muon runs, and the f32 weights after 34 steps of AdamW.  RUN is "adamw" or "muon";
+ * both when left out.  One line a check; exit status 1 when one fails.  Not part of ctest: the data
+ * are not in the repository and it takes minutes. */
 #include "golden.h"
 
 enum { WEIGHTS_AFTER = 34 };

@@ -26,7 +26,7 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* What a folder holds, sorted, one space between: hidden files too, as a temporary folder is one. */
+/* What a folder holds, sorted, one space between: hidden files too, such as a temporary folder. */
 static void assert_holds(const char *dir, const char *expected)
 {
     char *names[64] = {NULL};
@@ -266,6 +266,8 @@ static void test_folder(void **state)
 
     (void)state;
     o.epochs = 2;
+    o.compute = ACCRUE_BF16; /* as most users run it */
+    o.window.optimizer = ACCRUE_MUON;
     o.window.gradient_accumulation_steps = 4;
     o.window.lr = 1e-2;
     assert_ok(accrue_train(&o, tell, &t, &e), &e);

@@ -1,5 +1,5 @@
-/* The trainer's windows on the example data: what accumulation, tails, masks and values that are not
- * finite do to the gradient, the parameters and the counters. */
+/* The trainer's windows on the example data: what accumulation, tails, masks and values that are
+ * not finite do to the gradient, the parameters and the counters. */
 #include "train_test.h"
 
 static char *folder;

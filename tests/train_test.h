@@ -92,7 +92,7 @@ static inline accrue_train_options tiny_options(const char *save_path)
     return o;
 }
 
-/* A plan of one epoch, freed with acr_free: rows are grouped as the text says, e.g. "[[0, 1], [2]]". */
+/* A plan of the epochs in the text, e.g. "[[0, 1], [2]]" for one; its path, freed with acr_free. */
 static inline char *write_plan(const char *folder, int64_t total_seq_len, const char *train)
 {
     char *path = acr_sprintf("%s/plan.json", folder);

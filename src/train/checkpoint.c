@@ -1,7 +1,7 @@
 /* checkpoint.c - a checkpoint folder, written so that a crash leaves the old one or the new one.
  *
- * Everything goes into a temporary sibling folder, is synced file by file, and takes its name by one
- * rename (an exchange where an older folder has it); the parent is synced after that.  Files:
+ * Everything goes into a temporary sibling folder, is synced file by file, and takes its name by
+ * one rename (an exchange where an older folder has it); the parent is synced after that.  Files:
  * docs/FORMATS.md. */
 #include "train/train.h"
 

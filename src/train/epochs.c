@@ -1,5 +1,5 @@
 /* epochs.c - which rows train, in which micro-batches, over which epochs; and how many optimizer
- * steps that makes.  Everything here follows from the data set's lengths, the seed and the flags. */
+ * steps that makes.  All of it follows from the data set's lengths, the seed and the flags. */
 #include "train/train.h"
 
 #include <errno.h>

@@ -303,7 +303,7 @@ static accrue_status count_rows(accrue_run *run, const acr_epoch *e, int64_t i, 
     return st;
 }
 
-/* Denominators of the window from run->window_first on; excluded micro-batches count for nothing. */
+/* Denominators of the window from run->window_first on; excluded micro-batches count for none. */
 static accrue_status plan_window(accrue_run *run, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
