@@ -216,10 +216,16 @@ static const tensor tensors[] = {
 
 static void check_tensors(const char *dir)
 {
+    static const char metadata[] = "{\"__metadata__\":{\"format\":\"pt\"},";
     char *path = acr_sprintf("%s/model.safetensors", dir);
     acr_safetensors *f = NULL;
     accrue_error e = {0};
+    acr_map map = {0};
 
+    assert_ok(acr_map_open(&map, path, &e), &e);
+    assert_true(map.bytes > 8 + sizeof metadata);
+    assert_memory_equal(map.data + 8, metadata, sizeof metadata - 1);
+    acr_map_close(&map);
     assert_ok(acr_safetensors_open(&f, path, &e), &e);
     assert_int_equal(acr_safetensors_count(f), ACR_COUNT(tensors));
     for (int i = 0; i < ACR_COUNT(tensors); i++) {

@@ -373,6 +373,29 @@ static void test_nonfinite_all_skipped(void **state)
     nonfinite(true, ACCRUE_POLICY_SKIP);
 }
 
+static void test_nonfinite_validation(void **state)
+{
+    accrue_train_options o = tiny_options(folder);
+    accrue_error e = {0};
+    accrue_metrics m;
+    accrue_run *run = NULL;
+    acr_param *norm = NULL;
+
+    (void)state;
+    o.compute = ACCRUE_F32;
+    o.total_seq_len = 71; /* one row each */
+    o.on_nonfinite = ACCRUE_POLICY_SKIP;
+    assert_ok(accrue_run_open(&run, &o, NULL, NULL, &e), &e);
+    assert_ok(accrue_run_epoch(run, 0, &e), &e);
+    assert_ok(accrue_run_validate(run, &m, &e), &e);
+    norm = acr_model_find(run->setup.model, "norm.weight");
+    for (int64_t i = 0; i < norm->rows; i++)
+        ((float *)norm->master)[i] = 3e38F;
+    assert_fails(accrue_run_validate(run, &m, &e), ACCRUE_ENUMERIC, &e, "validation of epoch 0",
+                 "micro-batch 0", "(rows 5", "the loss is", NULL);
+    accrue_run_free(run);
+}
+
 /* A token of row `bad` that no other of the rows has. */
 static int64_t own_token(int64_t bad, const int64_t *rows, int n)
 {
@@ -493,6 +516,7 @@ int main(void)
         cmocka_unit_test(test_nonfinite_loss_stops),
         cmocka_unit_test(test_nonfinite_gradient_stops),
         cmocka_unit_test(test_nonfinite_all_skipped),
+        cmocka_unit_test(test_nonfinite_validation),
         cmocka_unit_test(test_skip_equals_without),
         cmocka_unit_test(test_stopped_by_caller),
     };
