@@ -25,8 +25,8 @@ typedef struct queries {
     const int64_t *select; /* index into the layer's input rows; NULL: all of them */
 } queries;
 
-/* Rows are copied out only where some are left out.  A measurement stands for every micro-batch that
- * is no larger, so it counts the copies. */
+/* Rows are copied out only where some are left out.  A measurement stands for every micro-batch
+ * that is no larger, so it counts the copies. */
 static bool must_copy(const unroll *u, int64_t kept, int64_t of)
 {
     return kept < of || u->t->arena.measuring;
