@@ -27,8 +27,11 @@ check: setup
 	cmake --build --preset dev
 	ctest --preset dev
 
+# Against the peer: make bench PEER=.../bin/python, a Python that has speculators.
 bench: release
-	bench/run build/release
+	cmake --build --preset release --target bench_step bench_kernels
+	build/release/bench/bench_kernels
+	$(if $(PEER),bench/compare build/release/bench/bench_step $(PEER))
 
 install: release
 	cmake --install build/release --prefix $(PREFIX)

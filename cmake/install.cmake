@@ -1,8 +1,5 @@
 # What `make install` puts where: command, both libraries, header, pkg-config file, man page.
-set(ACCRUE_PC_PRIVATE "-ldnnl -lopenblas -lpthread -lm")
-if(ACCRUE_OPENMP)
-  string(APPEND ACCRUE_PC_PRIVATE " ${OpenMP_C_FLAGS}")
-endif()
+set(ACCRUE_PC_PRIVATE "-ldnnl -lgomp -lpthread -lm")
 cmake_path(APPEND ACCRUE_PC_LIBDIR "\${prefix}" "${CMAKE_INSTALL_LIBDIR}")
 cmake_path(APPEND ACCRUE_PC_INCLUDEDIR "\${prefix}" "${CMAKE_INSTALL_INCLUDEDIR}")
 

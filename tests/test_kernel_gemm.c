@@ -11,9 +11,9 @@ typedef struct shape {
 } shape;
 
 static const shape shapes[] = {
-    {1, 1, 1, 0},     {1, 16, 16, 0},    {2, 7, 5, 3},      {31, 33, 17, 1},   {32, 64, 128, 0},
-    {33, 128, 16, 4}, {65, 40, 600, 0},  {100, 48, 64, 16}, {65, 257, 70, 5}, {16, 16, 1000, 0},
-    {290, 65, 31, 0}, {530, 30, 70, 2}, {1, 300, 90, 0},  {140, 1, 90, 0},   {24, 24, 1, 0}};
+    {1, 1, 1, 0},     {1, 16, 16, 0},   {2, 7, 5, 3},      {31, 33, 17, 1},  {32, 64, 128, 0},
+    {33, 128, 16, 4}, {65, 40, 600, 0}, {100, 48, 64, 16}, {65, 257, 70, 5}, {16, 16, 1000, 0},
+    {290, 65, 31, 0}, {530, 30, 70, 2}, {1, 300, 90, 0},   {140, 1, 90, 0},  {24, 24, 1, 0}};
 
 typedef struct operands {
     acr_gemm_layout layout;
@@ -211,6 +211,38 @@ static void test_row_splits(void **state)
             }
 }
 
+/* dW over a window is the same to the bit in one product and accumulated over micro-batches. */
+static void test_sum_splits(void **state)
+{
+    static const int64_t cuts[] = {1, 7, 192, 33, 150};
+    acr_gemm *g = *state;
+
+    for (int mode = F64; mode <= BF16; mode++)
+        for (int accumulate = 0; accumulate < 2; accumulate++) {
+            operands o = make_operands(ACR_GEMM_TN, mode, accumulate, (shape){70, 90, 500, 3});
+            const size_t size = backend_of(mode)->real_bytes;
+            const size_t bytes = (size_t)(o.s.m * o.ldc) * size;
+            void *split = malloc(bytes);
+            acr_gemm_args args = args_of(&o);
+            assert_non_null(split);
+            memcpy(split, o.c, bytes);
+            run(g, &args, mode);
+            args.c = split;
+            for (int64_t row = 0, c = 0; row < o.s.k; row += args.k, c++) {
+                args.k = cuts[c % ACR_COUNT(cuts)];
+                if (args.k > o.s.k - row)
+                    args.k = o.s.k - row;
+                args.a = (char *)o.a + (size_t)(row * o.lda) * size;
+                args.b = (char *)o.b + (size_t)(row * o.ldb) * size;
+                run(g, &args, mode);
+                args.accumulate = true;
+            }
+            assert_memory_equal(split, o.c, bytes);
+            free(split);
+            free_operands(&o);
+        }
+}
+
 /* After acr_gemm_prepare, no row count makes a primitive or a block. */
 static void test_no_allocation(void **state)
 {
@@ -288,9 +320,13 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products),      cmocka_unit_test(test_empty),
-        cmocka_unit_test(test_threads),       cmocka_unit_test(test_row_splits),
-        cmocka_unit_test(test_no_allocation), cmocka_unit_test(test_allocation_failure),
+        cmocka_unit_test(test_products),
+        cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_row_splits),
+        cmocka_unit_test(test_sum_splits),
+        cmocka_unit_test(test_no_allocation),
+        cmocka_unit_test(test_allocation_failure),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

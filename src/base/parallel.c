@@ -1,39 +1,195 @@
-/* parallel.c - the one place that knows how work is spread over threads.
+/* parallel.c - the one place that knows how work is spread over threads: a pool for the process.
  *
- * OpenMP, because oneDNN then shares the pool; built without it, tasks run in order. */
+ * A region is opened by the thread that has work and joined by workers as they come; the opener works
+ * too and, once the tasks are handed out, waits only for those that joined.  So a worker that the
+ * system has not scheduled delays nobody, and the pool stays fast on a machine that has other work
+ * (docs/adr/0005).  `gate` says whether a region is open, which one, and how many are in it.
+ *
+ * One region at a time: a thread that finds the pool taken, or is a worker itself, does its tasks
+ * alone. */
 #include "base/base.h"
 
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <time.h>
 #include <unistd.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
+
+#define INSIDE_MASK UINT64_C(0xffff)
+#define OPEN        UINT64_C(0x10000)
+#define GENERATION  UINT64_C(0x20000) /* the lowest bit of the region's number */
+
+enum { MAX_THREADS = 1024, SPINS = 2000 /* some 50 us: shorter than going to sleep and waking */ };
+
+static struct {
+    pthread_mutex_t taken; /* held by the thread whose region is open */
+    pthread_mutex_t lock;  /* of the two conditions */
+    pthread_cond_t opened, left;
+    atomic_int threads, workers, sleepers;
+    atomic_uint_fast64_t gate;
+    acr_task task;
+    void *ctx;
+    int64_t n;
+    atomic_int_fast64_t next;
+} pool = {.taken = PTHREAD_MUTEX_INITIALIZER,
+          .lock = PTHREAD_MUTEX_INITIALIZER,
+          .opened = PTHREAD_COND_INITIALIZER,
+          .left = PTHREAD_COND_INITIALIZER};
+
+static _Thread_local bool in_region;
+
+static int cores(void)
+{
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+
+    return n < 1 ? 1 : (n > MAX_THREADS ? MAX_THREADS : (int)n);
+}
 
 void accrue_set_threads(int n)
 {
-    if (n < 1)
-        n = (int)sysconf(_SC_NPROCESSORS_ONLN);
-#ifdef _OPENMP
-    omp_set_num_threads(n);
-#endif
+    atomic_store(&pool.threads, n < 1 ? cores() : (n > MAX_THREADS ? MAX_THREADS : n));
 }
 
 int acr_threads(void)
 {
-#ifdef _OPENMP
-    return omp_get_max_threads();
-#else
-    return 1;
+    int n = atomic_load(&pool.threads);
+
+    if (n == 0)
+        accrue_set_threads(0);
+    return atomic_load(&pool.threads);
+}
+
+static void pause_briefly(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
 #endif
+}
+
+static void do_tasks(void)
+{
+    int64_t i = 0;
+
+    while ((i = atomic_fetch_add(&pool.next, 1)) < pool.n)
+        pool.task(i, pool.ctx);
+}
+
+/* Until another region than `seen` has been opened. */
+static void wait_for_region(uint64_t seen)
+{
+    for (int i = 0; i < SPINS; i++) {
+        if (atomic_load(&pool.gate) / GENERATION != seen)
+            return;
+        pause_briefly();
+    }
+    pthread_mutex_lock(&pool.lock);
+    atomic_fetch_add(&pool.sleepers, 1);
+    while (atomic_load(&pool.gate) / GENERATION == seen)
+        pthread_cond_wait(&pool.opened, &pool.lock);
+    atomic_fetch_sub(&pool.sleepers, 1);
+    pthread_mutex_unlock(&pool.lock);
+}
+
+static void leave(void)
+{
+    uint64_t before = atomic_fetch_sub(&pool.gate, 1);
+
+    if (before & OPEN || (before & INSIDE_MASK) != 1)
+        return;
+    pthread_mutex_lock(&pool.lock);
+    pthread_cond_signal(&pool.left);
+    pthread_mutex_unlock(&pool.lock);
+}
+
+static void *worker(void *number)
+{
+    const int mine = (int)(intptr_t)number; /* this worker takes part with more threads than that */
+    uint64_t seen = 0;
+
+    in_region = true;
+    for (;;) {
+        uint64_t gate = 0;
+        wait_for_region(seen);
+        gate = atomic_load(&pool.gate);
+        seen = gate / GENERATION;
+        if (acr_threads() <= mine)
+            continue;
+        while (gate & OPEN && gate / GENERATION == seen)
+            if (atomic_compare_exchange_weak(&pool.gate, &gate, gate + 1)) {
+                do_tasks();
+                leave();
+                break;
+            }
+    }
+    return NULL;
+}
+
+/* Workers are made when first needed, deaf to signals, and live as long as the process.  A system
+ * that refuses one leaves fewer; the work gets done all the same. */
+static void need_workers(int wanted)
+{
+    sigset_t all, old;
+    pthread_attr_t attributes;
+    pthread_t thread;
+    int n = atomic_load(&pool.workers);
+
+    if (n >= wanted || pthread_attr_init(&attributes) != 0)
+        return;
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    while (n < wanted &&
+           pthread_create(&thread, &attributes, worker, (void *)(intptr_t)(n + 1)) == 0)
+        n++;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    pthread_attr_destroy(&attributes);
+    atomic_store(&pool.workers, n);
+}
+
+static void open_region(int64_t n, acr_task task, void *ctx)
+{
+    uint64_t gate = atomic_load(&pool.gate);
+
+    pool.task = task;
+    pool.ctx = ctx;
+    pool.n = n;
+    atomic_store(&pool.next, 0);
+    atomic_store(&pool.gate, (gate + GENERATION) | OPEN);
+    if (atomic_load(&pool.sleepers) == 0)
+        return;
+    pthread_mutex_lock(&pool.lock);
+    pthread_cond_broadcast(&pool.opened);
+    pthread_mutex_unlock(&pool.lock);
+}
+
+static void close_region(void)
+{
+    atomic_fetch_and(&pool.gate, ~OPEN);
+    for (int i = 0; i < SPINS; i++) {
+        if ((atomic_load(&pool.gate) & INSIDE_MASK) == 0)
+            return;
+        pause_briefly();
+    }
+    pthread_mutex_lock(&pool.lock);
+    while (atomic_load(&pool.gate) & INSIDE_MASK)
+        pthread_cond_wait(&pool.left, &pool.lock);
+    pthread_mutex_unlock(&pool.lock);
 }
 
 void acr_parallel(int64_t n, acr_task task, void *ctx)
 {
-#ifdef _OPENMP
-#pragma omp parallel for schedule(dynamic, 1) if (n > 1)
-#endif
-    for (int64_t i = 0; i < n; i++)
-        task(i, ctx);
+    if (n <= 1 || acr_threads() == 1 || in_region || pthread_mutex_trylock(&pool.taken) != 0) {
+        for (int64_t i = 0; i < n; i++)
+            task(i, ctx);
+        return;
+    }
+    in_region = true;
+    need_workers(acr_threads() - 1);
+    open_region(n, task, ctx);
+    do_tasks();
+    close_region();
+    in_region = false;
+    pthread_mutex_unlock(&pool.taken);
 }
 
 double acr_seconds(void)

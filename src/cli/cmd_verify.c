@@ -111,10 +111,6 @@ int cmd_verify(int argc, char **argv)
     bad = flags_check(&o);
     if (bad)
         return bad;
-    /* The first step of a warm-up has a learning rate of 0: its update would prove nothing. */
-    o.train.window.scheduler = ACCRUE_SCHEDULE_NONE;
-    o.train.scheduler_warmup_steps = 0;
-    o.train.scheduler_warmup_ratio = (double)NAN;
     accrue_set_threads(o.threads);
     accrue_status status = accrue_verify(&report, &o.train, &err);
     if (status && status != ACCRUE_EVERIFY)

@@ -338,7 +338,7 @@ static int store_value(parser *p, const flag *f, const char *value)
     case FLAG_DOUBLE: bad = read_double(at, f, value); break;
     case FLAG_CHOICE:
         bad = read_choice(&choice, f, value);
-        if (!bad)
+        if (choice)
             memcpy(at, &choice->value, sizeof choice->value);
         break;
     default: break;

@@ -142,7 +142,7 @@ figure format_exact(double x)
     for (int figures = 15; figures <= 17; figures++) {
         snprintf(out.s, sizeof out.s, "%.*g", figures, x);
         double back = strtod(out.s, NULL);
-        if (memcmp(&back, &x, sizeof x) == 0)
+        if (back >= x && back <= x)
             break;
     }
     return out;

@@ -27,6 +27,7 @@ typedef struct panel {
     FILE *out;
     double top, bottom;
     double x0, x1, y0, y1; /* of the data */
+    double step;           /* of the ticks on y */
 } panel;
 
 static double px(const panel *p, double x)
@@ -49,7 +50,7 @@ static double tick_step(double span, int n)
 
 static void frame(const panel *p, const char *title, bool x_labels)
 {
-    double step = tick_step(p->y1 - p->y0, 5), x_step = tick_step(p->x1 - p->x0, 9);
+    double step = p->step, x_step = tick_step(p->x1 - p->x0, 9);
     FILE *out = p->out;
 
     fprintf(out, "<text x=\"%d\" y=\"%.0f\" class=\"title\">%s</text>\n", LEFT, p->top - 14, title);
@@ -78,7 +79,7 @@ static void frame(const panel *p, const char *title, bool x_labels)
 /* Dashed lines where epochs end; none after the last, and none when they would be a fence. */
 static void epoch_lines(const panel *p, const history *h)
 {
-    if (h->n_epochs > 24)
+    if (h->n_epochs > 12)
         return;
     for (int64_t e = 0; e + 1 < h->n_epochs; e++) {
         double x = px(p, (double)h->epochs[e].last_step + 0.5);
@@ -165,7 +166,7 @@ static void settle(panel *p, double floor_at)
 
     if (!(span > 0))
         span = fabs(p->y1) > 0 ? fabs(p->y1) : 1;
-    double step = tick_step(span, 5);
+    double step = p->step = tick_step(1.04 * span, 5);
     p->y0 = fmax(floor((p->y0 - 0.02 * span) / step) * step, floor_at);
     p->y1 = ceil((p->y1 + 0.02 * span) / step) * step;
 }

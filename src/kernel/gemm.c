@@ -15,6 +15,10 @@
 #include <stdatomic.h>
 #include <string.h>
 
+/* Of the OpenMP library that oneDNN runs on; its header comes with the compiler, not with oneDNN. */
+int omp_get_max_threads(void);
+void omp_set_num_threads(int n);
+
 enum { CHUNK_MAX = 512, CHUNK_MIN = 32, TILE_COLS = 256 };
 
 /* A tile of a product in bf16; a, b and c have the strides of the whole. */
@@ -265,7 +269,7 @@ static dnnl_status_t make_memories(const acr_gemm *g, primitive *p, const dnnl_m
 /* Fills in p->exec and p->memory; *scratch becomes the bytes that one thread needs to run it. */
 static dnnl_status_t make_primitive(const acr_gemm *g, primitive *p, size_t *scratch)
 {
-    const int threads = acr_threads();
+    const int threads = omp_get_max_threads();
     const dnnl_memory_desc_t *scratch_md = NULL;
     dnnl_memory_desc_t md[3];
     dnnl_matmul_desc_t desc;
@@ -273,7 +277,7 @@ static dnnl_status_t make_primitive(const acr_gemm *g, primitive *p, size_t *scr
     dnnl_primitive_desc_t pd = NULL;
     dnnl_status_t s = describe(&p->key, md);
 
-    accrue_set_threads(1); /* oneDNN blocks for, and runs on, as many as there are now */
+    omp_set_num_threads(1); /* oneDNN blocks for, and runs on, as many as there are now */
     if (s == dnnl_success)
         s = dnnl_matmul_desc_init(&desc, &md[0], &md[1], NULL, &md[2]);
     if (s == dnnl_success)
@@ -287,7 +291,7 @@ static dnnl_status_t make_primitive(const acr_gemm *g, primitive *p, size_t *scr
         *scratch = dnnl_memory_desc_get_size(scratch_md);
         s = make_memories(g, p, md, scratch_md);
     }
-    accrue_set_threads(threads);
+    omp_set_num_threads(threads);
     if (pd)
         dnnl_primitive_desc_destroy(pd);
     if (attr)
@@ -518,14 +522,17 @@ static dnnl_status_t run_sum_tile(const product *p, int worker, int64_t tile)
 static void run_worker(int64_t worker, void *ctx)
 {
     product *p = ctx;
+    const int threads = omp_get_max_threads();
     int64_t task = 0;
 
+    omp_set_num_threads(1); /* of this thread: oneDNN must not start others from here */
     while ((task = atomic_fetch_add(&p->next, 1)) < p->tasks) {
         dnnl_status_t s = p->key.layout == ACR_GEMM_TN ? run_sum_tile(p, (int)worker, task)
                                                        : run_rows_tile(p, (int)worker, task);
         if (s != dnnl_success)
             atomic_store(&p->failed, (int)s);
     }
+    omp_set_num_threads(threads);
 }
 
 /* Counts the tasks and pads the last rows, fewer than CHUNK_MIN. */

@@ -6,7 +6,8 @@
  * leaves its status in the acr_gemm context.
  *
  * Every sum over rows has a partition fixed by the shapes alone, so the bits of a result do not
- * depend on the number of threads.  "=" overwrites the output, "+=" adds to it. */
+ * depend on the number of threads.  "=" overwrites the output, "+=" adds to it.  Kernels allocate
+ * nothing; their scratch is on the stack, at most 1 MiB in each thread. */
 #ifndef ACR_KERNEL_H
 #define ACR_KERNEL_H
 
@@ -91,17 +92,17 @@ typedef struct acr_loss_spec {
 typedef struct acr_loss_args {
     const acr_loss_spec *spec;
     int64_t rows, vocab;
-    void *z; /* [rows, vocab] draft logits; replaced by d(loss)/dz where scale != 0 */
+    void *z;              /* [rows, vocab] draft logits; replaced by d(loss)/dz where scale != 0 */
     int64_t ldz;
     const int64_t *target_row; /* [rows] row of t, p, t_lse, t_argmax */
-    const void *t;             /* [*, vocab] target logits */
-    const void *p;             /* [*, vocab] their softmax */
+    const void *t;        /* [*, vocab] target logits */
+    const void *p;        /* [*, vocab] their softmax */
     int64_t ldt;
     const double *t_lse;
     const int64_t *t_argmax;
-    const double *scale; /* [rows] of the gradient: dz = scale * sum_terms weight * d(term)/dz */
-    double *term_loss;   /* [rows, n_terms] =, unscaled and unweighted */
-    int64_t *argmax;     /* [rows] =, lowest index on ties */
+    const double *scale;  /* [rows] of the gradient: dz = scale * sum_terms weight * d(term)/dz */
+    double *term_loss;    /* [rows, n_terms] =, unscaled and unweighted */
+    int64_t *argmax;      /* [rows] =, lowest index on ties */
 } acr_loss_args;
 
 /* The table -------------------------------------------------------------------------------- */
@@ -111,6 +112,9 @@ typedef struct acr_backend {
     acr_dtype real;
     size_t real_bytes;
 
+    /* Each element of c is one chain of fused multiply-adds over k in order, so that no bit depends
+     * on the rows computed together or, with `accumulate`, on a cut of k into several products.
+     * (bf16 on matrix units: rows only.) */
     void (*gemm)(acr_gemm *g, const acr_gemm_args *args);
 
     /* y[r] = x[r] + bias[c] in place (y is x); db[c] += sum_r dy[r, c]. */

@@ -7,7 +7,7 @@
 
 /* Configuration --------------------------------------------------------------------------- */
 
-enum { ACR_MAX_LAYERS = 64, ACR_MAX_AUX = 16 };
+enum { ACR_MAX_LAYERS = 64, ACR_MAX_AUX = 16, ACR_MAX_GROUPS = ACR_MAX_LAYERS + 4 };
 
 typedef enum acr_arch { ACR_ARCH_LLAMA = 0, ACR_ARCH_QWEN3 = 1 } acr_arch;
 

@@ -6,9 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_PARAMS = 24 * ACR_MAX_LAYERS, MAX_GROUPS = ACR_MAX_LAYERS + 4 };
-
-enum { MAX_OWNED = 4 * MAX_PARAMS };
+enum { MAX_PARAMS = 24 * ACR_MAX_LAYERS, MAX_OWNED = 4 * MAX_PARAMS };
 
 static void *own(acr_model *m, size_t bytes)
 {
@@ -209,7 +207,7 @@ accrue_status acr_model_create(acr_model **out, acr_config *config, acr_vocab *v
     m->compute = compute;
     m->real = acr_real_of(compute);
     m->params = acr_calloc(MAX_PARAMS, sizeof *m->params);
-    m->groups = acr_calloc(MAX_GROUPS, sizeof *m->groups);
+    m->groups = acr_calloc(ACR_MAX_GROUPS, sizeof *m->groups);
     m->owned = acr_calloc(MAX_OWNED, sizeof *m->owned);
     if (!m->params || !m->groups || !m->owned) {
         st = acr_enomem(err, MAX_PARAMS * sizeof *m->params, "the parameter table");

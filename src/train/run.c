@@ -424,8 +424,9 @@ cleanup:
     return st;
 }
 
-/* Empties the window and runs it again up to and with micro-batch `last`, without those excluded. */
-static accrue_status run_again(accrue_run *run, int64_t last, accrue_metrics *metrics,
+/* Empties the window and runs it again up to and with micro-batch `last`, without those excluded;
+ * *at is the one that it ends with or fails at. */
+static accrue_status run_again(accrue_run *run, int64_t last, int64_t *at, accrue_metrics *metrics,
                                accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
@@ -433,8 +434,8 @@ static accrue_status run_again(accrue_run *run, int64_t last, accrue_metrics *me
     acr_window_zero(run->window);
     ACR_TRY(plan_window(run, err));
     ACR_TRY(acr_loader_start(run->loader, &run->current, run->window_first, run->used, err));
-    for (int64_t i = run->window_first; i <= last; i++)
-        ACR_TRY(run_one(run, i, metrics, err));
+    for (*at = run->window_first; *at <= last; ++*at)
+        ACR_TRY(run_one(run, *at, metrics, err));
 
 cleanup:
     return st;
@@ -452,7 +453,7 @@ accrue_status accrue_run_forward_backward(accrue_run *run, accrue_metrics *out, 
     accrue_status st = ACCRUE_OK;
     accrue_metrics metrics;
     accrue_error why = {0};
-    int64_t i = run->next;
+    int64_t i = run->next, at = i;
 
     if (out)
         memset(out, 0, sizeof *out);
@@ -465,11 +466,12 @@ accrue_status accrue_run_forward_backward(accrue_run *run, accrue_metrics *out, 
         ACR_TRY(plan_window(run, err));
     }
     st = run_one(run, i, &metrics, &why);
-    /* An accumulator may overflow only when the window is run again: each pass excludes one more. */
+    /* Without one micro-batch the others weigh more, and another may overflow that did not before:
+     * each pass excludes one more. */
     for (int64_t tries = 0; st == ACCRUE_ENUMERIC && run->opt.on_nonfinite == ACCRUE_POLICY_SKIP &&
                             tries < run->window_size; tries++) {
-        ACR_TRY(skip(run, i, &why, err));
-        st = run_again(run, i, &metrics, &why);
+        ACR_TRY(skip(run, at, &why, err));
+        st = run_again(run, i, &at, &metrics, &why);
     }
     if (st) {
         acr_window_zero(run->window);
@@ -491,8 +493,15 @@ accrue_status accrue_run_clip(accrue_run *run, double *norm, accrue_error *err)
 {
     double start = acr_seconds();
     double value = 0;
-    accrue_status st = accrue_window_clip(run->window, &value, err);
+    accrue_error why = {0};
+    accrue_status st = accrue_window_clip(run->window, &value, &why);
 
+    if (st == ACCRUE_ENUMERIC)
+        acr_fail(err, st, "optimizer step %lld, epoch %lld, micro-batches %lld to %lld: %s",
+                 (long long)accrue_window_global_step(run->window) + 1, (long long)run->epoch,
+                 (long long)run->window_first, (long long)run->next - 1, why.message);
+    else if (st)
+        acr_fail(err, st, "%s", why.message);
     if (accrue_window_at_boundary(run->window))
         run->norm = value;
     if (norm)

@@ -25,7 +25,8 @@ void acr_window_begin(accrue_window *window);
 /* Counts a completed micro-batch whose gradient is in the accumulators.  `loss` carries its final
  * weight, so that the window's loss is the plain sum; has_weight is false where the micro-batch had
  * nothing to learn from.  ESTATE without acr_window_begin; ENUMERIC, and not counted, for a loss
- * that is not finite: the accumulators hold that micro-batch, so acr_window_zero must follow. */
+ * or an accumulator that is not finite: the accumulators hold that micro-batch, so acr_window_zero
+ * must follow. */
 accrue_status acr_window_count(accrue_window *window, double loss, bool has_weight,
                                accrue_error *err);
 

@@ -165,6 +165,18 @@ cleanup:
     return st;
 }
 
+/* Counted maps are kept beside the data, where the Python trainer looks for them too; a read-only
+ * folder is no reason to stop, as every checkpoint carries the maps. */
+static accrue_status keep_maps(accrue_run *run, const char *data_path, accrue_error *err)
+{
+    accrue_error why = {0};
+
+    if (!run->setup.vocab_built ||
+        !acr_vocab_write(&run->setup.model->vocab, data_path, &why))
+        return ACCRUE_OK;
+    return acr_notice(run, err, "the vocabulary maps were not written: %s", why.message);
+}
+
 accrue_status accrue_train(const accrue_train_options *opt, accrue_event_cb cb, void *payload,
                            accrue_error *err)
 {
@@ -177,6 +189,7 @@ accrue_status accrue_train(const accrue_train_options *opt, accrue_event_cb cb, 
     if (opt->dump_batch_plan)
         ACR_TRY(acr_epochs_dump(&l.run->epochs, opt->epochs, opt->dump_batch_plan, err));
     ACR_TRY(acr_emit(l.run, ACCRUE_EVENT_START, NULL, NULL, err));
+    ACR_TRY(keep_maps(l.run, opt->data_path, err));
     for (int64_t epoch = 0; epoch < opt->epochs && !at_max_steps(l.run); epoch++) {
         ACR_TRY(accrue_run_epoch(l.run, epoch, err));
         ACR_TRY(train_epoch(&l, err));

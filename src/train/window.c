@@ -423,12 +423,19 @@ void acr_window_begin(accrue_window *w)
 accrue_status acr_window_count(accrue_window *w, double loss, bool has_weight, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
+    const acr_block *bad = NULL;
 
     if (!w->planned || w->closed || (!w->filled && !w->zeroed))
         return acr_fail(err, ACCRUE_ESTATE, "micro-batch %lld was counted but not begun",
                         (long long)w->micro_batches + 1);
     ACR_TRY(check_loss(w, loss, err));
     ACR_TRY(prepare(w, err));
+    bad = acr_optim_find_nonfinite(w->optim, true);
+    if (bad) {
+        st = fail_nonfinite(bad, bad->param->accumulator, "the gradient", w->micro_batches + 1,
+                            err);
+        goto cleanup;
+    }
     w->loss_sum += loss;
     w->has_gradient = w->has_gradient || has_weight;
     count(w);
@@ -484,8 +491,8 @@ static double normalisation(const accrue_window *w)
     return w->filled ? 1.0 / (double)w->filled : 0.0;
 }
 
-/* Nothing that is not finite may reach the optimizer: sums can overflow where their terms did not,
- * and planned accumulators have not been looked at before. */
+/* Nothing that is not finite may reach the optimizer: sums can overflow where their terms did
+ * not. */
 static accrue_status know_norm(accrue_window *w, accrue_error *err)
 {
     const acr_block *bad = NULL;

@@ -1,0 +1,85 @@
+#!/bin/sh
+# example.sh ACCRUE EXAMPLE WORK - the real command on the example, from data set to checkpoint.
+set -u
+accrue=$1
+example=$2
+work=$3
+failed=0
+
+complain() {
+    echo "$*"
+    failed=1
+}
+
+# expect CODE ARGUMENT...: runs the command, its output in $work/out and $work/err
+expect() {
+    wanted=$1
+    shift
+    "$accrue" "$@" >"$work/out" 2>"$work/err"
+    code=$?
+    [ "$code" = "$wanted" ] || complain "accrue $*: exit $code, $wanted expected: $(cat "$work/err")"
+}
+
+rm -rf "$work"
+mkdir -p "$work"
+flags="--verifier-name-or-path $example/verifier --data-path $example/data --total-seq-len 256
+    --gradient-accumulation-steps 2 --hidden-states-dtype float32 --lr 0.01 --ttt-steps 2 --threads 1"
+
+# shellcheck disable=SC2086
+expect 0 train $flags --dry-run --save-path "$work/init"
+grep -q '^trainable parameters  *14,560$' "$work/out" || complain "dry run: $(cat "$work/out")"
+[ -s "$work/init/model.safetensors" ] || complain "the dry run wrote no checkpoint"
+
+# shellcheck disable=SC2086
+expect 0 train $flags --epochs 2 --save-path "$work/run" --dump-batch-plan "$work/plan.json"
+for file in 0/config.json 0/model.safetensors 1/model.safetensors 1/training_state.json \
+    metrics.jsonl training.svg; do
+    [ -s "$work/run/$file" ] || complain "not written: $file"
+done
+[ "$(grep -c '"train"' "$work/run/metrics.jsonl")" = 12 ] || complain "metrics.jsonl: not 12 steps"
+[ "$(grep -c '"val"' "$work/run/metrics.jsonl")" = 2 ] || complain "metrics.jsonl: not 2 validations"
+grep -q '"gradient_accumulation_steps": 2' "$work/run/1/training_state.json" ||
+    complain "training_state.json does not hold N"
+
+# What the run did, replayed from its own batch plan, gives the same losses.
+# shellcheck disable=SC2086
+expect 0 train $flags --epochs 2 --save-path "$work/again" --batch-plan "$work/plan.json"
+for run in run again; do
+    sed 's/"profile": {[^}]*}, //' "$work/$run/metrics.jsonl" >"$work/$run.metrics"
+done
+cmp -s "$work/run.metrics" "$work/again.metrics" || complain "a replayed run has other losses"
+
+# A folder that holds checkpoints is not written over unasked, and one line says so.
+cp "$work/run/metrics.jsonl" "$work/before"
+# shellcheck disable=SC2086
+expect 2 train $flags --epochs 1 --save-path "$work/run"
+[ "$(wc -l <"$work/err")" = 1 ] || complain "not one line: $(cat "$work/err")"
+cmp -s "$work/before" "$work/run/metrics.jsonl" || complain "a refused run touched metrics.jsonl"
+# shellcheck disable=SC2086
+expect 0 train $flags --epochs 1 --save-path "$work/run" --no-resume-from-checkpoint
+
+# A window longer than the epoch, a missing folder: one line, exit 2, nothing written.
+# shellcheck disable=SC2086
+expect 2 train $flags --gradient-accumulation-steps 1000 --save-path "$work/none"
+grep -q 'exceeds the number of batches per epoch' "$work/err" || complain "$(cat "$work/err")"
+# shellcheck disable=SC2086
+expect 2 train $flags --data-path "$work/nowhere" --save-path "$work/none"
+[ "$(wc -l <"$work/err")" = 1 ] || complain "not one line: $(cat "$work/err")"
+[ ! -e "$work/none" ] || complain "a refused run wrote its save folder"
+
+for normalization in microbatch token; do
+    # shellcheck disable=SC2086
+    expect 0 verify $flags --hidden-states-dtype float64 --loss-normalization $normalization
+    grep -q 'layers.0.* pass$' "$work/out" || complain "verify: $(cat "$work/out")"
+done
+
+# The sums have another order, so equal updates would mean that none was made.
+grep -q 'layers.0 .*[1-9]\.[0-9]*e-[0-9]* *[1-9]\.[0-9]*e-[0-9]*  pass$' "$work/out" ||
+    complain "verify compared updates of zero: $(cat "$work/out")"
+
+for folder in "$example/data" "$example/verifier" "$work/run/0" "$work/init"; do
+    expect 0 inspect "$folder"
+    expect 0 inspect --json "$folder"
+done
+[ "$failed" = 0 ] && echo "the example trains, replays, verifies and is inspected"
+exit "$failed"
