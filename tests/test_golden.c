@@ -110,15 +110,22 @@ static float *copy_weights(const acr_model *m)
     return copy;
 }
 
-/* The difference from the peer's weights in units of the distance that the peer's have moved, over
- * the elements sampled; and the whole distance moved. */
-static void check_tensor(const acr_param *p, const float *init, const json_t *want, double bound)
+/* Bounds on the weights, both in units of the distance that the peer's have moved.  In bf16, Newton-
+ * Schulz raises a gradient's small singular values until rounding decides where they point: there,
+ * the order of a sum shows in single elements, but not in how far a matrix moves. */
+typedef struct bounds {
+    double loss, matrix, vector, distance;
+} bounds;
+
+/* The difference from the peer's weights over the elements sampled; and the whole distance. */
+static void check_tensor(const acr_param *p, const float *init, const json_t *want, const bounds *b)
 {
     const json_t *sample = json_object_get(want, "sample"), *value = NULL;
     const float *w = p->master;
     int64_t n = p->rows * p->cols;
     double difference = 0, moved = 0, distance = 0;
     double peer_distance = golden_number(want, "moved");
+    double bound = p->n_dims == 2 ? b->matrix : b->vector;
     size_t j = 0;
 
     assert_int_equal(json_integer_value(json_object_get(want, "elements")), n);
@@ -133,11 +140,11 @@ static void check_tensor(const acr_param *p, const float *init, const json_t *wa
         distance += pow((double)w[i] - (double)init[i], 2);
     if (!(sqrt(difference) <= bound * sqrt(moved)) || !(moved > 0))
         fail_msg("%s: off by %g of the distance moved", p->name, sqrt(difference / moved));
-    if (!(fabs(sqrt(distance) - peer_distance) <= bound * peer_distance))
+    if (!(fabs(sqrt(distance) - peer_distance) <= b->distance * peer_distance))
         fail_msg("%s: moved %g, the peer's %g", p->name, sqrt(distance), peer_distance);
 }
 
-static void check_weights(acr_model *m, const float *init, const json_t *want, double bound)
+static void check_weights(acr_model *m, const float *init, const json_t *want, const bounds *b)
 {
     size_t compared = 0;
 
@@ -145,15 +152,14 @@ static void check_weights(acr_model *m, const float *init, const json_t *want, d
         const acr_param *p = &m->params[i];
         if (!p->trainable)
             continue;
-        check_tensor(p, init, json_object_get(want, p->name), bound);
+        check_tensor(p, init, json_object_get(want, p->name), b);
         init += p->rows * p->cols;
         compared++;
     }
     assert_int_equal(compared, json_object_size(want));
 }
 
-static void replay(accrue_train_options *o, const char *file, double loss_bound,
-                   double weight_bound)
+static void replay(accrue_train_options *o, const char *file, const bounds *b)
 {
     json_t *numbers = load_numbers(file);
     golden_run g = {.numbers = numbers};
@@ -174,12 +180,12 @@ static void replay(accrue_train_options *o, const char *file, double loss_bound,
                   "%.2g\n",
                   file + strlen(GOLDEN "/"), g.loss, g.worst_step, g.accuracy, g.lr, g.val_loss,
                   g.val_accuracy);
-    assert_true(g.loss <= loss_bound);
-    assert_true(g.val_loss <= loss_bound);
+    assert_true(g.loss <= b->loss);
+    assert_true(g.val_loss <= b->loss);
     assert_true(g.accuracy <= 1e-7);
     assert_true(g.val_accuracy <= 1e-7);
     assert_true(g.lr <= 1e-15);
-    check_weights(g.run->setup.model, start, json_object_get(numbers, "weights"), weight_bound);
+    check_weights(g.run->setup.model, start, json_object_get(numbers, "weights"), b);
     acr_free(start);
     accrue_run_free(g.run);
     acr_free(init);
@@ -188,19 +194,22 @@ static void replay(accrue_train_options *o, const char *file, double loss_bound,
 
 static void test_adamw(void **state)
 {
+    const bounds b = {.loss = 1e-5, .matrix = 1e-3, .vector = 1e-3, .distance = 1e-3};
     accrue_train_options o;
 
     (void)state;
     golden_options(&o, GOLDEN "/batch_plan.json");
     o.window.optimizer = ACCRUE_ADAMW;
+    o.window.lr = 1e-4;
     o.window.scheduler = ACCRUE_SCHEDULE_COSINE;
     o.scheduler_warmup_steps = 2;
     o.epochs = 2;
-    replay(&o, GOLDEN "/adamw.json", 1e-5, 1e-3);
+    replay(&o, GOLDEN "/adamw.json", &b);
 }
 
 static void test_muon(void **state)
 {
+    const bounds b = {.loss = 1e-4, .matrix = 0.15, .vector = 1e-3, .distance = 1e-3};
     accrue_train_options o;
 
     (void)state;
@@ -210,7 +219,7 @@ static void test_muon(void **state)
     o.window.scheduler = ACCRUE_SCHEDULE_LINEAR;
     o.scheduler_warmup_ratio = 0.2;
     o.epochs = 1;
-    replay(&o, GOLDEN "/muon.json", 1e-4, 1e-2);
+    replay(&o, GOLDEN "/muon.json", &b);
 }
 
 int main(void)

@@ -19,7 +19,7 @@ import zlib
 LENGTH, DRAFT = 128, 256
 SAMPLES, STRIDE = 64, 104729  # element (j * STRIDE) mod n for j below SAMPLES
 RUNS = {
-    "adamw": ["--optimizer", "adamw", "--lr", "3e-4", "--scheduler-type", "cosine",
+    "adamw": ["--optimizer", "adamw", "--lr", "1e-4", "--scheduler-type", "cosine",
               "--scheduler-warmup-steps", "2", "--epochs", "2"],
     "muon": ["--optimizer", "muon", "--lr", "3e-4", "--scheduler-type", "linear",
              "--scheduler-warmup-ratio", "0.2", "--epochs", "1"],
