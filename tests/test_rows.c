@@ -1,5 +1,5 @@
-/* test_rows.c - the row plan against a planner that knows only the definitions: it marks, by brute
- * force, what each loss and each accuracy asks for. */
+/* test_rows.c - the row plan and the metrics against a planner that knows only the definitions: it
+ * marks, by brute force, what each loss and each accuracy asks for. */
 #include "model_test.h"
 
 enum { MAX_T = 64, MAX_K = 6 };
@@ -203,6 +203,93 @@ static void plans_equal_the_definition(void **state)
     acr_tape_free(&tape);
 }
 
+/* Metrics of made-up predictions, half of them right, from the definition. */
+static void check_metrics(acr_tape *tape, const acr_batch *b, const acr_eagle3_options *o,
+                          source *s)
+{
+    acr_eagle3_result r = {0};
+    double weight[MAX_K];
+    bool correct[MAX_T];
+    double total = 0;
+    accrue_metrics m;
+    accrue_error e;
+    naive x;
+
+    naive_plan(&x, b, o);
+    acr_tape_reset(tape);
+    assert_int_equal(acr_rows_plan(&r.rows, tape, b, o, 4), ACCRUE_OK);
+    r.correct = acr_tape_meta(tape, b->n_rows, sizeof *r.correct);
+    r.target_argmax = acr_tape_meta(tape, r.rows.n_targets, sizeof *r.target_argmax);
+    for (int64_t i = 0; i < r.rows.n_targets; i++)
+        r.target_argmax[i] = below(s, 2);
+    for (int k = 0; k < x.steps; k++) {
+        int64_t n = r.rows.step[k].n_draft;
+        weight[k] = 0.5 + k;
+        r.argmax[k] = acr_tape_meta(tape, n, sizeof *r.argmax[k]);
+        r.term_loss[k] = acr_tape_meta(tape, n * 2, sizeof *r.term_loss[k]);
+        for (int64_t i = 0; i < n; i++) {
+            r.argmax[k][i] = below(s, 2);
+            r.term_loss[k][2 * i] = (double)below(s, 8);
+            r.term_loss[k][2 * i + 1] = (double)below(s, 8);
+        }
+    }
+    assert_int_equal(acr_eagle3_metrics(&m, &r, tape, b, o, weight, 3, &e), ACCRUE_OK);
+    for (int64_t t = 0; t < b->n_rows; t++)
+        correct[t] = b->loss_mask[t];
+    for (int k = 0; k < x.steps; k++) {
+        const acr_step_rows *rows = &r.rows.step[k];
+        double full = 0, asked = 0, sum[2] = {0};
+        for (int64_t t = 0; t < b->n_rows; t++) {
+            asked += exists(&x, t, k) && correct[t];
+            for (int64_t i = 0; i < rows->n_draft; i++)
+                if (rows->t[rows->draft_row[i]] == t) {
+                    correct[t] = correct[t] && r.argmax[k][i] == r.target_argmax[rows->target[i]];
+                    sum[0] += x.loss[t][k] ? r.term_loss[k][2 * i] : 0;
+                    sum[1] += x.loss[t][k] ? r.term_loss[k][2 * i + 1] : 0;
+                }
+            full += x.loss[t][k] && correct[t];
+        }
+        assert_true(fabs(m.full_acc_sum[k] - full) <= 0 && fabs(m.cond_acc_sum[k] - full) <= 0);
+        assert_true(fabs(m.full_acc_total[k] - (double)x.count[k]) <= 0);
+        assert_true(fabs(m.cond_acc_total[k] - asked) <= 0);
+        assert_true(fabs(m.term_loss_sum[0][k] - sum[0] * weight[k]) <= 0);
+        assert_true(fabs(m.term_loss_sum[1][k] - sum[1] * weight[k]) <= 0);
+        assert_true(fabs(m.step_loss_sum[k] - (0.25 * sum[0] + 2 * sum[1]) * weight[k]) <= 1e-9);
+        assert_true(fabs(m.step_loss_total[k] - 3) <= 0);
+        total += m.step_loss_sum[k];
+    }
+    assert_true(fabs(m.loss_sum - total) <= 1e-9 && fabs(m.loss_total - 3) <= 0);
+    assert_int_equal(m.n_terms, 2);
+    assert_string_equal(m.term_name[1], "tv");
+}
+
+static void metrics_equal_the_definition(void **state)
+{
+    acr_tape tape;
+    accrue_error e;
+    source s = {.seed = 67};
+
+    (void)state;
+    assert_int_equal(acr_tape_init(&tape, ACCRUE_F64, &e), ACCRUE_OK);
+    for (int trial = 0; trial < 300; trial++) {
+        acr_eagle3_options o = {.ttt_steps = 1 + (int)below(&s, MAX_K),
+                                .step_decay = 1,
+                                .across_documents = chance(&s, 0.5)};
+        sample samples[3];
+        acr_batch b;
+        assert_int_equal(acr_loss_spec_parse(&o.loss, "{\"ce\": 0.25, \"tv\": 2}", &e), ACCRUE_OK);
+        for (int i = 0; i < 3; i++)
+            samples[i] = sample_make(&s, 1 + below(&s, 11), 0.3 + 0.3 * i);
+        pack(&b, ACR_DTYPE_F64, samples, NULL, 3,
+             samples[0].n + samples[1].n + samples[2].n + below(&s, 4));
+        check_metrics(&tape, &b, &o, &s);
+        acr_batch_free(&b);
+        for (int i = 0; i < 3; i++)
+            sample_free(&samples[i]);
+    }
+    acr_tape_free(&tape);
+}
+
 static void fill(acr_batch *b, const char *mask, const int64_t *lengths, int n, int64_t padded)
 {
     source s = {.seed = 1};
@@ -271,6 +358,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_equal_the_definition),
+        cmocka_unit_test(metrics_equal_the_definition),
         cmocka_unit_test(a_plan_by_hand),
         cmocka_unit_test(padding_counts_across_documents),
     };

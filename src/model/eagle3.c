@@ -25,6 +25,13 @@ typedef struct queries {
     const int64_t *select; /* index into the layer's input rows; NULL: all of them */
 } queries;
 
+/* Rows are copied out only where some are left out.  A measurement stands for every micro-batch
+ * that is no larger, so it counts the copies. */
+static bool must_copy(const unroll *u, int64_t kept, int64_t of)
+{
+    return kept < of || u->t->arena.measuring;
+}
+
 static queries layer_queries(const unroll *u, int l, int k)
 {
     const acr_rows *r = u->rows;
@@ -42,7 +49,7 @@ static queries layer_queries(const unroll *u, int l, int k)
                      .position = s->position,
                      .begin = sliding ? s->window_begin : s->begin,
                      .end = s->end,
-                     .select = k == 0 && s->n < r->n_base ? s->previous : NULL};
+                     .select = k == 0 && must_copy(u, s->n, r->n_base) ? s->previous : NULL};
 }
 
 static acr_value *select_rows(unroll *u, acr_value *x, const queries *q)
@@ -127,7 +134,7 @@ static acr_value *fuse_states(unroll *u, const acr_batch *b)
             slot[i] = acr_rmsnorm(u->t, x, u->m->top.fc_norm[i], c->rms_norm_eps);
         }
         x = acr_concat(u->t, c->n_aux, slot);
-    } else if (r->n_base == b->n_rows) {
+    } else if (!must_copy(u, r->n_base, b->n_rows)) {
         x = acr_leaf(u->t, b->n_rows, width, b->hidden);
     } else {
         x = acr_leaf_rows(u->t, r->n_base, r->base, b->hidden, width, 0, width);
@@ -178,7 +185,7 @@ static void unroll_steps(unroll *u, acr_eagle3_result *out, const acr_batch *b, 
 
         if (rows->n == 0)
             break; /* nor has any later step */
-        if (k && rows->n < u->rows->step[k - 1].n)
+        if (k && must_copy(u, rows->n, u->rows->step[k - 1].n))
             h = acr_gather_rows(u->t, h, rows->n, rows->previous);
         for (int l = 0; l < c->n_layers; l++)
             h = decoder_layer(u, l, k, h);
@@ -198,7 +205,10 @@ accrue_status acr_eagle3_forward(acr_eagle3_result *out, acr_model *m, acr_tape 
     acr_distill d = {.spec = &o->loss};
 
     memset(out, 0, sizeof *out);
+    if (t->row_capacity < b->padded_rows)
+        t->row_capacity = b->padded_rows;
     acr_rows_plan(&out->rows, t, b, o, m->config.sliding_window);
+    out->correct = acr_tape_meta(t, b->n_rows, sizeof *out->correct);
     out->target_argmax = acr_tape_meta(t, out->rows.n_targets, sizeof(int64_t));
     if (!t->status && out->rows.n_targets) {
         d.head = m->top.head;

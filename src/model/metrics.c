@@ -84,7 +84,7 @@ accrue_status acr_eagle3_metrics(accrue_metrics *out, const acr_eagle3_result *r
                                  const acr_batch *b, const acr_eagle3_options *o,
                                  const double *step_weight, double loss_total, accrue_error *err)
 {
-    bool *correct = acr_tape_meta(t, b->n_rows, sizeof *correct);
+    bool *correct = r->correct;
 
     memset(out, 0, sizeof *out);
     if (!correct)

@@ -146,6 +146,7 @@ typedef struct acr_eagle3_result {
     double *term_loss[ACCRUE_MAX_TTT_STEPS]; /* [n_draft, n_terms] unscaled */
     int64_t *argmax[ACCRUE_MAX_TTT_STEPS];   /* [n_draft] */
     int64_t *target_argmax;                  /* [n_targets] */
+    bool *correct;                           /* [n_rows] for the metrics */
 } acr_eagle3_result;
 
 /* Forward over all TTT steps and the loss.  step_scale[k] multiplies the gradient of each counted

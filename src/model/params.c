@@ -6,11 +6,11 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_PARAMS = 24 * ACR_MAX_LAYERS };
+enum { MAX_PARAMS = 24 * ACR_MAX_LAYERS, MAX_OWNED = 4 * MAX_PARAMS };
 
 static void *own(acr_model *m, size_t bytes)
 {
-    void *block = acr_calloc(1, bytes);
+    void *block = m->n_owned < MAX_OWNED ? acr_calloc(1, bytes) : NULL;
 
     if (block)
         m->owned[m->n_owned++] = block;
@@ -208,7 +208,7 @@ accrue_status acr_model_create(acr_model **out, acr_config *config, acr_vocab *v
     m->real = acr_real_of(compute);
     m->params = acr_calloc(MAX_PARAMS, sizeof *m->params);
     m->groups = acr_calloc(ACR_MAX_GROUPS, sizeof *m->groups);
-    m->owned = acr_calloc(4 * MAX_PARAMS, sizeof *m->owned);
+    m->owned = acr_calloc(MAX_OWNED, sizeof *m->owned);
     if (!m->params || !m->groups || !m->owned) {
         st = acr_enomem(err, MAX_PARAMS * sizeof *m->params, "the parameter table");
         goto cleanup;

@@ -187,10 +187,10 @@ static void distill_forward(acr_tape *t, acr_record *r)
     chunk c;
 
     for (int k = 0; k < d->n_steps && !t->no_grad; k++) {
-        int64_t n = d->step[k].h->rows * d->step[k].h->cols;
-        a->dh[k] = acr_tape_scratch(t, n, t->backend->real_bytes);
+        const acr_value *h = d->step[k].h;
+        a->dh[k] = acr_tape_scratch(t, acr_tape_rows(t, h->rows) * h->cols, t->backend->real_bytes);
         if (a->dh[k] && !t->arena.measuring)
-            memset(a->dh[k], 0, (size_t)n * t->backend->real_bytes);
+            memset(a->dh[k], 0, (size_t)(h->rows * h->cols) * t->backend->real_bytes);
     }
     if (!chunk_alloc(t, &c, d, targets))
         return;
@@ -220,16 +220,14 @@ static void distill_backward(acr_tape *t, acr_record *r)
 
     for (int k = 0; k < a->d.n_steps; k++) {
         acr_value *h = a->d.step[k].h;
-        int64_t n = h->rows * h->cols;
-        if (!h->needs_grad) {
-            acr_tape_release(t, a->dh[k], n, t->backend->real_bytes);
-        } else if (!h->grad) {
+        int64_t n = acr_tape_rows(t, h->rows) * h->cols;
+        if (h->needs_grad && !h->grad) {
             h->grad = a->dh[k];
-        } else {
-            if (!t->arena.measuring)
-                t->backend->accumulate(n, a->dh[k], h->grad);
-            acr_tape_release(t, a->dh[k], n, t->backend->real_bytes);
+            continue;
         }
+        if (h->needs_grad && !t->arena.measuring)
+            t->backend->accumulate(h->rows * h->cols, a->dh[k], h->grad);
+        acr_tape_release(t, a->dh[k], n, t->backend->real_bytes);
     }
 }
 

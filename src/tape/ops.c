@@ -217,7 +217,8 @@ acr_value *acr_rmsnorm(acr_tape *t, acr_value *x, acr_param *w, double eps)
         return NULL;
     a->eps = eps;
     a->rows = x->rows * (x->cols / w->rows);
-    a->rstd = acr_tape_alloc(t, a->rows, t->backend->real_bytes);
+    a->rstd =
+        acr_tape_alloc(t, acr_tape_rows(t, x->rows) * (x->cols / w->rows), t->backend->real_bytes);
     return a->rstd && acr_tape_push(t, &op_rmsnorm, 1, &x, y, w, NULL, a) ? y : NULL;
 }
 
@@ -301,7 +302,7 @@ static void attention_backward(acr_tape *t, acr_record *r)
     const attention_args *a = r->args;
     const void *k[1 + ACR_MAX_KV], *v[1 + ACR_MAX_KV];
     void *dk[1 + ACR_MAX_KV], *dv[1 + ACR_MAX_KV];
-    int64_t n_delta = a->a.n_queries * a->a.n_heads;
+    int64_t n_delta = acr_tape_rows(t, a->a.n_queries) * a->a.n_heads;
     void *dq = acr_grad(t, r->in[0]);
     void *delta = NULL;
 
@@ -382,7 +383,8 @@ acr_value *acr_attend(acr_tape *t, const acr_attention *a, acr_value *q, acr_val
     if (!args || !y)
         return NULL;
     args->a = *a;
-    args->lse = acr_tape_alloc(t, a->n_queries * a->n_heads, t->backend->real_bytes);
+    args->lse =
+        acr_tape_alloc(t, acr_tape_rows(t, a->n_queries) * a->n_heads, t->backend->real_bytes);
     return args->lse && acr_tape_push(t, &op_attention, 3 + 2 * a->n_extra, in, y, NULL, NULL, args)
                ? y
                : NULL;

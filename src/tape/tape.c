@@ -134,6 +134,11 @@ void acr_tape_release(acr_tape *t, void *block, int64_t count, size_t size)
     t->pool[t->n_pool++].bytes = (size_t)count * size;
 }
 
+int64_t acr_tape_rows(const acr_tape *t, int64_t rows)
+{
+    return rows < t->row_capacity ? t->row_capacity : rows;
+}
+
 static acr_value *value_over(acr_tape *t, int64_t rows, int64_t cols, void *data, bool needs_grad)
 {
     acr_value *v = acr_tape_meta(t, 1, sizeof *v);
@@ -155,7 +160,7 @@ acr_value *acr_leaf(acr_tape *t, int64_t rows, int64_t cols, const void *data)
 
 acr_value *acr_value_new(acr_tape *t, int64_t rows, int64_t cols, bool needs_grad)
 {
-    void *data = acr_tape_alloc(t, rows * cols, t->backend->real_bytes);
+    void *data = acr_tape_alloc(t, acr_tape_rows(t, rows) * cols, t->backend->real_bytes);
 
     return data ? value_over(t, rows, cols, data, needs_grad && !t->no_grad) : NULL;
 }
@@ -215,7 +220,7 @@ void *acr_grad_first(acr_tape *t, acr_value *v, bool *accumulate)
 {
     *accumulate = v->grad != NULL;
     if (!v->grad)
-        v->grad = acr_tape_scratch(t, v->rows * v->cols, t->backend->real_bytes);
+        v->grad = acr_tape_scratch(t, acr_tape_rows(t, v->rows) * v->cols, t->backend->real_bytes);
     return v->grad;
 }
 
@@ -250,7 +255,8 @@ void acr_tape_backward(acr_tape *t)
         if (!t->status && (!r->out || r->out->grad))
             r->op->backward(t, r);
         if (r->out && r->out->grad) {
-            acr_tape_release(t, r->out->grad, r->out->rows * r->out->cols, t->backend->real_bytes);
+            acr_tape_release(t, r->out->grad, acr_tape_rows(t, r->out->rows) * r->out->cols,
+                             t->backend->real_bytes);
             r->out->grad = NULL;
         }
         finish_uses(t, r);

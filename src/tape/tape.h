@@ -66,10 +66,11 @@ typedef void (*acr_group_hook)(acr_group *group, void *payload);
 struct acr_tape {
     const acr_backend *backend;
     acr_gemm *gemm;
-    bool bf16;       /* round the operands of matrix products to bf16 */
-    bool no_grad;    /* forward only */
-    acr_arena arena; /* activations, gradients, scratch */
-    acr_arena meta;  /* records, values, row lists: small, and real while measuring too */
+    bool bf16;            /* round the operands of matrix products to bf16 */
+    bool no_grad;         /* forward only */
+    int64_t row_capacity; /* arrays of fewer rows get space for as many (acr_tape_rows) */
+    acr_arena arena;      /* activations, gradients, scratch */
+    acr_arena meta;       /* records, values, row lists: small, and real while measuring too */
     acr_record **records;
     int64_t n_records, capacity;
     struct acr_free_block *pool; /* gradients and scratch to use again */
@@ -95,7 +96,10 @@ void acr_tape_backward(acr_tape *t);
 void *acr_tape_alloc(acr_tape *t, int64_t count,
                      size_t size); /* not to be touched while measuring */
 void *acr_tape_meta(acr_tape *t, int64_t count, size_t size); /* row lists and the like */
-/* The former, for what may be given back before the tape ends. */
+/* Rows to make room for in an array of `rows`: those of the largest micro-batch, so that every
+ * micro-batch lays out its arrays, and uses them again, as the one that was measured. */
+int64_t acr_tape_rows(const acr_tape *t, int64_t rows);
+/* acr_tape_alloc for what may be given back before the tape ends. */
 void *acr_tape_scratch(acr_tape *t, int64_t count, size_t size);
 void acr_tape_release(acr_tape *t, void *block, int64_t count, size_t size);
 accrue_status acr_tape_fail(acr_tape *t, accrue_status status, const char *format, ...)
