@@ -6,13 +6,6 @@
 #define EXAMPLE ACR_TEST_DATA "/../../examples/smollm2-excerpt"
 #define GOLDEN  ACR_TEST_DATA "/golden-excerpt"
 
-/* Minutes at -O0: there the small runs of test_train.c have to do. */
-#ifdef __OPTIMIZE__
-enum { OPTIMIZED = 1 };
-#else
-enum { OPTIMIZED = 0 };
-#endif
-
 enum { STRIDE = 104729 }; /* tools/make_excerpt_golden.py samples element j * STRIDE mod n */
 
 static char *folder;
@@ -174,10 +167,6 @@ static void replay(accrue_train_options *o, const char *file, const bounds *b)
     char *init = NULL;
     float *start = NULL;
 
-    if (!OPTIMIZED) {
-        json_decref(numbers);
-        skip();
-    }
     init = init_dir();
     o->verifier = EXAMPLE "/verifier";
     o->data_path = EXAMPLE "/dataset";

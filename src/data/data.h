@@ -184,9 +184,11 @@ typedef struct acr_loader_options {
 } acr_loader_options;
 accrue_status acr_loader_create(acr_loader **out, acr_dataset *d, const acr_loader_options *opt,
                                 accrue_error *err);
-/* Serves micro-batches [from, to) of `e`; `e` is borrowed until the next start or free. */
+/* Serves micro-batches [from, to) of `e`; `e` is borrowed until the next start, stop or free. */
 accrue_status acr_loader_start(acr_loader *l, const acr_epoch *e, int64_t from, int64_t to,
                                accrue_error *err);
+/* Ends what was started; the epoch may be freed. */
+void acr_loader_stop(acr_loader *l);
 /* The next micro-batch; valid until the next call.  Failures of the thread surface here, in the
  * place of the micro-batch that they hit, and end the run until the next start.  ESTATE when all of
  * them were served. */

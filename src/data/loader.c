@@ -203,6 +203,14 @@ static void stop(acr_loader *l)
     l->cancel = false;
 }
 
+void acr_loader_stop(acr_loader *l)
+{
+    pthread_mutex_lock(&l->lock);
+    stop(l);
+    l->served = l->end = 0;
+    pthread_mutex_unlock(&l->lock);
+}
+
 accrue_status acr_loader_start(acr_loader *l, const acr_epoch *e, int64_t from, int64_t to,
                                accrue_error *err)
 {

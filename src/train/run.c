@@ -336,6 +336,7 @@ accrue_status accrue_run_epoch(accrue_run *run, int64_t epoch, accrue_error *err
     if (epoch < 0 || epoch >= run->opt.epochs)
         return acr_fail(err, ACCRUE_EINVAL, "epoch %lld, 0 to %lld expected", (long long)epoch,
                         (long long)run->opt.epochs - 1);
+    acr_loader_stop(run->loader);
     acr_epoch_free(&run->current);
     ACR_TRY(acr_epochs_train(&run->current, &run->epochs, epoch, err));
     if (run->current.n > run->excluded_capacity) {
@@ -582,6 +583,8 @@ accrue_status accrue_run_validate(accrue_run *run, accrue_metrics *out, accrue_e
 
     memset(out, 0, sizeof *out);
     out->n_steps = run->opt.ttt_steps;
+    if (run->epoch < 0)
+        return acr_fail(err, ACCRUE_ESTATE, "validation before the first epoch");
     ACR_TRY(acr_epochs_val(&e, &run->epochs, run->epoch, err));
     ACR_TRY(val_counts(run, &e, total, err));
     ACR_TRY(acr_loader_start(run->loader, &e, 0, e.n, err));
@@ -599,8 +602,12 @@ accrue_status accrue_run_validate(accrue_run *run, accrue_metrics *out, accrue_e
         }
         accrue_metrics_add(out, &m);
     }
+    /* In mid-epoch the loader goes back to the epoch's micro-batches. */
+    ACR_TRY(acr_loader_start(run->loader, &run->current, run->next, run->used, err));
 
 cleanup:
+    if (st)
+        acr_loader_stop(run->loader);
     acr_epoch_free(&e);
     return st;
 }
