@@ -1,4 +1,4 @@
-/* Softmax, argmax and the losses against plain formulas in long double, gradients by differences. */
+/* Softmax, argmax and losses against plain formulas in long double, gradients by differences. */
 #include "kernel_test.h"
 
 static const int64_t vocabs[] = {1, 2, 17, 64, 129, 1000, 1025, 5003};

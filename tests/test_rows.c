@@ -293,7 +293,7 @@ static void metrics_equal_the_definition(void **state)
 static void fill(acr_batch *b, const char *mask, const int64_t *lengths, int n, int64_t padded)
 {
     source s = {.seed = 1};
-    sample samples[4];
+    sample samples[4] = {0};
     int64_t at = 0;
 
     for (int i = 0; i < n; i++) {

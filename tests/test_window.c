@@ -3,14 +3,7 @@
  *
  * The model is the own-loop example's: linear, mean squared error.  What it is compared with is a
  * plain AdamW loop written here. */
-#include "train/train.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "window_test.h"
 
 #define assert_near(a, b, bound) assert_true(fabs((a) - (b)) <= (bound))
 
@@ -40,41 +33,6 @@ static double backward(model *m, int first, int n)
             m->g[i] += 2.0 * error * input(r, i) / n;
     }
     return loss;
-}
-
-static accrue_window_options options(int64_t n)
-{
-    accrue_window_options o;
-
-    accrue_window_options_init(&o, sizeof o);
-    o.gradient_accumulation_steps = n;
-    o.optimizer = ACCRUE_ADAMW;
-    o.lr = 0.05;
-    o.warmup_steps = 1;
-    o.total_steps = 10;
-    return o;
-}
-
-static accrue_window *open(const accrue_window_options *o, double *p, const double *g, int64_t n)
-{
-    accrue_window *w = NULL;
-
-    assert_int_equal(accrue_window_create(&w, o, NULL), 0);
-    assert_int_equal(accrue_window_add_param(w, "weight", ACCRUE_F64, p, g, n, 1, NULL), 0);
-    return w;
-}
-
-/* backward, clip, step, lr_step, zero_grad; whether the parameters changed. */
-static bool micro_batch(accrue_window *w, double loss, double weight)
-{
-    bool stepped = false;
-
-    assert_int_equal(accrue_window_backward(w, loss, weight, NULL), 0);
-    assert_int_equal(accrue_window_clip(w, NULL, NULL), 0);
-    assert_int_equal(accrue_window_step(w, &stepped, NULL), 0);
-    accrue_window_lr_step(w);
-    accrue_window_zero_grad(w);
-    return stepped;
 }
 
 /* The plain loop: clip and AdamW as torch writes them, linear schedule with one warm-up step. */
@@ -423,138 +381,6 @@ static void test_overflow(void **state)
     accrue_window_free(w);
 }
 
-typedef void (*spoil)(accrue_window_options *o);
-static void spoil_n(accrue_window_options *o)
-{
-    o->gradient_accumulation_steps = 0;
-}
-static void spoil_clip(accrue_window_options *o)
-{
-    o->clip_norm = -1.0;
-}
-static void spoil_lr(accrue_window_options *o)
-{
-    o->lr = (double)NAN;
-}
-static void spoil_beta1(accrue_window_options *o)
-{
-    o->beta1 = 1.0;
-}
-static void spoil_beta2(accrue_window_options *o)
-{
-    o->beta2 = -0.1;
-}
-static void spoil_eps(accrue_window_options *o)
-{
-    o->eps = HUGE_VAL;
-}
-static void spoil_muon_lr(accrue_window_options *o)
-{
-    o->muon_lr = -1.0;
-}
-static void spoil_ns(accrue_window_options *o)
-{
-    o->muon_ns_steps = 0;
-}
-static void spoil_total(accrue_window_options *o)
-{
-    o->total_steps = 0;
-}
-static void spoil_warmup(accrue_window_options *o)
-{
-    o->warmup_steps = -1;
-}
-static void spoil_scheduler(accrue_window_options *o)
-{
-    o->scheduler = (accrue_scheduler)9;
-}
-
-static void test_refusals(void **state)
-{
-    const struct {
-        spoil spoil;
-        const char *field, *value;
-    } cases[] = {
-        {spoil_n, "gradient_accumulation_steps", "0, at least 1"},
-        {spoil_clip, "clip_norm", "-1"},
-        {spoil_lr, "lr", "nan"},
-        {spoil_beta1, "beta1", "1, at least 0 and below 1"},
-        {spoil_beta2, "beta2", "-0.1"},
-        {spoil_eps, "eps", "inf"},
-        {spoil_muon_lr, "muon_lr", "-1"},
-        {spoil_ns, "muon_ns_steps", "0, at least 1"},
-        {spoil_total, "total_steps", "0, at least 1"},
-        {spoil_warmup, "warmup_steps", "-1"},
-        {spoil_scheduler, "scheduler", "9"},
-    };
-    accrue_window *w = NULL;
-    accrue_error err = {0};
-    accrue_window_options o = options(-3);
-
-    (void)state;
-    for (int i = 0; i < ACR_COUNT(cases); i++) {
-        o = options(2);
-        cases[i].spoil(&o);
-        assert_int_equal(accrue_window_create(&w, &o, &err), ACCRUE_EINVAL);
-        assert_null(w);
-        assert_ptr_equal(strstr(err.message, cases[i].field), err.message);
-        assert_non_null(strstr(err.message, cases[i].value));
-    }
-    memset(&o, 0, sizeof o);
-    assert_int_equal(accrue_window_create(&w, &o, &err), ACCRUE_EINVAL);
-    assert_non_null(strstr(err.message, "struct_size"));
-}
-
-static void test_param_refusals(void **state)
-{
-    double p[4] = {0}, g[4] = {0};
-    accrue_window_options o = options(2);
-    accrue_window *w = NULL;
-    accrue_error err = {0};
-
-    (void)state;
-    assert_int_equal(accrue_window_create(&w, &o, NULL), 0);
-    assert_int_equal(accrue_window_backward(w, 1.0, 1.0, NULL), ACCRUE_ESTATE);
-    assert_int_equal(accrue_window_add_param(w, "", ACCRUE_F64, p, g, 2, 2, NULL), ACCRUE_EINVAL);
-    assert_int_equal(accrue_window_add_param(w, "a", ACCRUE_BF16, p, g, 2, 2, &err), ACCRUE_EINVAL);
-    assert_int_equal(accrue_window_add_param(w, "a", ACCRUE_F64, NULL, g, 2, 2, NULL),
-                     ACCRUE_EINVAL);
-    assert_int_equal(accrue_window_add_param(w, "a", ACCRUE_F64, p, NULL, 2, 2, NULL),
-                     ACCRUE_EINVAL);
-    assert_int_equal(accrue_window_add_param(w, "a", ACCRUE_F64, p, g, 0, 2, &err), ACCRUE_EINVAL);
-    assert_non_null(strstr(err.message, "[0, 2]"));
-    assert_int_equal(accrue_window_add_param(w, "a", ACCRUE_F64, p, g, INT64_MAX, 2, NULL),
-                     ACCRUE_EINVAL);
-    assert_int_equal(accrue_window_add_param(w, "a", ACCRUE_F64, p, g, 2, 2, NULL), 0);
-    assert_int_equal(accrue_window_add_param(w, "a", ACCRUE_F64, p, g, 2, 2, &err), ACCRUE_EINVAL);
-    assert_non_null(strstr(err.message, "twice"));
-    assert_int_equal(acr_window_add_accumulated(w, "b", ACR_DTYPE_F64, p, g, 2, 2, NULL),
-                     ACCRUE_ESTATE);
-    assert_int_equal(acr_window_count(w, 1.0, true, NULL), ACCRUE_ESTATE);
-    assert_int_equal(accrue_window_backward(w, 1.0, 1.0, NULL), 0);
-    assert_int_equal(accrue_window_add_param(w, "b", ACCRUE_F64, p, g, 2, 2, NULL), ACCRUE_ESTATE);
-    accrue_window_free(w);
-    accrue_window_free(NULL);
-}
-
-/* An older caller's shorter struct: fields that it does not know have their defaults. */
-static void test_struct_size(void **state)
-{
-    accrue_window_options o;
-    accrue_window *w = NULL;
-    double p = 1.0, g = 1.0;
-
-    (void)state;
-    memset(&o, 0x55, sizeof o);
-    accrue_window_options_init(&o, offsetof(accrue_window_options, num_cosine_cycles));
-    assert_int_equal(o.struct_size, offsetof(accrue_window_options, num_cosine_cycles));
-    o.total_steps = 3;
-    assert_int_equal(accrue_window_create(&w, &o, NULL), 0);
-    assert_int_equal(accrue_window_add_param(w, "a", ACCRUE_F64, &p, &g, 1, 1, NULL), 0);
-    assert_true(micro_batch(w, 1.0, 1.0));
-    accrue_window_free(w);
-}
-
 /* The built-in model's way: kernels add into the accumulator, weights planned. */
 static void test_planned(void **state)
 {
@@ -600,7 +426,7 @@ static void test_planned(void **state)
     assert_int_equal(acr_window_count(w, 1.0, false, NULL), 0);
     assert_true(acr_window_close_short(w));
     assert_int_equal(accrue_window_empty(w), 1);
-    /* Nor is a gradient that is not finite counted; one whose norm overflows stops at the boundary. */
+    /* Nor is a gradient that is not finite; one whose norm overflows stops at the boundary. */
     acr_window_begin(w);
     sum[1] = HUGE_VAL;
     assert_int_equal(acr_window_count(w, 1.0, true, NULL), ACCRUE_ENUMERIC);
@@ -727,9 +553,6 @@ int main(void)
         cmocka_unit_test(test_window_empties_itself),
         cmocka_unit_test(test_nonfinite),
         cmocka_unit_test(test_overflow),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_param_refusals),
-        cmocka_unit_test(test_struct_size),
         cmocka_unit_test(test_planned),
         cmocka_unit_test(test_allocation_failures),
         cmocka_unit_test(test_retry),

@@ -25,7 +25,7 @@ extern "C" {
 #endif
 
 #if defined(__GNUC__)
-#define ACCRUE_API __attribute__((visibility("default")))
+#define ACCRUE_API   __attribute__((visibility("default")))
 #define ACCRUE_CHECK __attribute__((warn_unused_result))
 #else
 #define ACCRUE_API
@@ -42,15 +42,15 @@ ACCRUE_API const char *accrue_version(void); /* of the library linked, not of th
 typedef enum accrue_status {
     ACCRUE_OK = 0,
     ACCRUE_ENOMEM = 1,
-    ACCRUE_EINVAL = 2,     /* an argument or option that no call could accept */
-    ACCRUE_ESTATE = 3,     /* the right call at the wrong time */
-    ACCRUE_EIO = 4,        /* the system refused a read or a write */
-    ACCRUE_EFORMAT = 5,    /* a file's bytes break its format */
-    ACCRUE_EMISMATCH = 6,  /* two valid things disagree: shape, vocabulary, config */
-    ACCRUE_ENOTSUP = 7,    /* this build or version lacks it */
-    ACCRUE_ENUMERIC = 8,   /* a loss or gradient is NaN or infinite */
-    ACCRUE_ECANCELED = 9,  /* a callback asked to stop */
-    ACCRUE_EVERIFY = 10    /* accrue_verify: a difference exceeds its bound */
+    ACCRUE_EINVAL = 2,    /* an argument or option that no call could accept */
+    ACCRUE_ESTATE = 3,    /* the right call at the wrong time */
+    ACCRUE_EIO = 4,       /* the system refused a read or a write */
+    ACCRUE_EFORMAT = 5,   /* a file's bytes break its format */
+    ACCRUE_EMISMATCH = 6, /* two valid things disagree: shape, vocabulary, config */
+    ACCRUE_ENOTSUP = 7,   /* this build or version lacks it */
+    ACCRUE_ENUMERIC = 8,  /* a loss or gradient is NaN or infinite */
+    ACCRUE_ECANCELED = 9, /* a callback asked to stop */
+    ACCRUE_EVERIFY = 10   /* accrue_verify: a difference exceeds its bound */
 } accrue_status;
 
 typedef struct accrue_error {
@@ -60,11 +60,7 @@ typedef struct accrue_error {
 
 ACCRUE_API const char *accrue_status_name(accrue_status status); /* "ACCRUE_EINVAL" */
 
-typedef enum accrue_dtype {
-    ACCRUE_F32 = 1,
-    ACCRUE_F64 = 2,
-    ACCRUE_BF16 = 3
-} accrue_dtype;
+typedef enum accrue_dtype { ACCRUE_F32 = 1, ACCRUE_F64 = 2, ACCRUE_BF16 = 3 } accrue_dtype;
 
 /* Threads of the kernels, for the whole process; n < 1 is one per core. */
 ACCRUE_API void accrue_set_threads(int n);
@@ -99,7 +95,7 @@ typedef enum accrue_scheduler {
 
 /* What happens at the end of a window.  Defaults are the Python trainer's. */
 typedef struct accrue_window_options {
-    size_t struct_size; /* set by accrue_window_options_init; do not touch */
+    size_t struct_size;                  /* set by accrue_window_options_init; do not touch */
     int64_t gradient_accumulation_steps; /* N >= 1; default 1 */
     accrue_loss_normalization loss_normalization;
     double clip_norm; /* over the window's whole gradient; 0 disables; default 1.0 */
@@ -144,10 +140,10 @@ ACCRUE_API void accrue_window_free(accrue_window *window);
  * with the shape, between Muon and AdamW.  The accumulator is f32 for F32 and f64 for F64.
  * ESTATE after the first micro-batch. */
 ACCRUE_API ACCRUE_CHECK accrue_status accrue_window_add_param(accrue_window *window,
-                                                              const char *name,
-                                                              accrue_dtype dtype, void *param,
-                                                              const void *grad, int64_t rows,
-                                                              int64_t cols, accrue_error *err);
+                                                              const char *name, accrue_dtype dtype,
+                                                              void *param, const void *grad,
+                                                              int64_t rows, int64_t cols,
+                                                              accrue_error *err);
 
 /* Hands over one micro-batch.  The grad arrays hold the gradient of a loss *summed* over
  * `weight` units (tokens, rows); pass 1 when it is a mean already.  The window becomes
@@ -197,7 +193,7 @@ typedef enum accrue_policy {
 /* One field per flag of `accrue train`, with the flag's name and default.  "unset" fields follow
  * the verifier or the data, as the flag's help says. */
 typedef struct accrue_train_options {
-    size_t struct_size; /* set by accrue_train_options_init; do not touch */
+    size_t struct_size;           /* set by accrue_train_options_init; do not touch */
     accrue_window_options window; /* total_steps, warmup_steps: computed from the fields below */
 
     const char *verifier; /* --verifier-name-or-path, a folder */
@@ -238,7 +234,7 @@ typedef struct accrue_train_options {
     double checkpoint_freq;
     bool save_best;
     int64_t log_freq; /* optimizer steps between two records of the caller's log; default 1 */
-    bool no_resume; /* --no-resume-from-checkpoint: write over the checkpoints in save_path */
+    bool no_resume;   /* --no-resume-from-checkpoint: write over the checkpoints in save_path */
     const char *save_path;
     const char *batch_plan, *dump_batch_plan; /* files; NULL: none */
     accrue_policy on_nonfinite;
@@ -246,7 +242,7 @@ typedef struct accrue_train_options {
 
 ACCRUE_API void accrue_train_options_init(accrue_train_options *opt, size_t struct_size);
 
-#define ACCRUE_MAX_TTT_STEPS 16
+#define ACCRUE_MAX_TTT_STEPS  16
 #define ACCRUE_MAX_LOSS_TERMS 8
 
 /* Sums and totals over a set of micro-batches; a metric is sum / total, 0 where the total is. */
@@ -266,42 +262,42 @@ typedef struct accrue_metrics {
 ACCRUE_API void accrue_metrics_add(accrue_metrics *into, const accrue_metrics *m);
 
 typedef enum accrue_event_kind {
-    ACCRUE_EVENT_START = 1,  /* plan is valid */
+    ACCRUE_EVENT_START = 1,   /* plan is valid */
     ACCRUE_EVENT_MICRO_BATCH, /* one forward and backward done */
-    ACCRUE_EVENT_STEP,       /* an optimizer step was taken; metrics are the window's */
-    ACCRUE_EVENT_VALIDATION, /* an epoch was validated; metrics are the epoch's */
-    ACCRUE_EVENT_EPOCH,      /* an epoch begins */
-    ACCRUE_EVENT_CHECKPOINT, /* `message` is the folder written */
-    ACCRUE_EVENT_NOTICE      /* `message` is one line worth showing */
+    ACCRUE_EVENT_STEP,        /* an optimizer step was taken; metrics are the window's */
+    ACCRUE_EVENT_VALIDATION,  /* an epoch was validated; metrics are the epoch's */
+    ACCRUE_EVENT_EPOCH,       /* an epoch begins */
+    ACCRUE_EVENT_CHECKPOINT,  /* `message` is the folder written */
+    ACCRUE_EVENT_NOTICE       /* `message` is one line worth showing */
 } accrue_event_kind;
 
 /* What a run will do, known before its first step. */
 typedef struct accrue_train_plan {
     int64_t train_rows, val_rows;
     int64_t params, trainable_params;
-    int64_t epochs, total_steps;           /* optimizer steps over all epochs */
+    int64_t epochs, total_steps; /* optimizer steps over all epochs */
     int64_t first_epoch_micro_batches, first_epoch_steps;
     int64_t min_epoch_steps, max_epoch_steps;
-    int64_t dropped_micro_batches;         /* over all epochs */
+    int64_t dropped_micro_batches; /* over all epochs */
     int64_t schedule_total_steps, warmup_steps;
-    int64_t peak_bytes;                    /* predicted, of the process */
+    int64_t peak_bytes; /* predicted, of the process */
     int64_t vocab_size, draft_vocab_size;
-    bool vocab_built;                      /* the maps were counted, not read */
-    int64_t missing_rows;                  /* left out for want of hidden states */
+    bool vocab_built;     /* the maps were counted, not read */
+    int64_t missing_rows; /* left out for want of hidden states */
 } accrue_train_plan;
 
 typedef struct accrue_event {
     accrue_event_kind kind;
     const accrue_train_plan *plan;
-    int64_t epoch;             /* 0-based */
-    int64_t global_step;       /* optimizer steps completed */
-    int64_t micro_batch;       /* of the epoch, 1-based, completed */
-    int64_t micro_batches;     /* of the epoch */
-    double lr, muon_lr;        /* used by the step */
-    double grad_norm;          /* before clipping */
-    double seconds;            /* since the run started */
+    int64_t epoch;         /* 0-based */
+    int64_t global_step;   /* optimizer steps completed */
+    int64_t micro_batch;   /* of the epoch, 1-based, completed */
+    int64_t micro_batches; /* of the epoch */
+    double lr, muon_lr;    /* used by the step */
+    double grad_norm;      /* before clipping */
+    double seconds;        /* since the run started */
     double data_seconds, forward_backward_seconds, optimizer_seconds; /* of this window */
-    int64_t skipped_nonfinite, empty_windows, skipped_rows; /* so far */
+    int64_t skipped_nonfinite, empty_windows, skipped_rows;           /* so far */
     accrue_metrics metrics;
     const char *message;
 } accrue_event;
@@ -353,7 +349,7 @@ ACCRUE_API void accrue_run_free(accrue_run *run);
 /* Proof and inspection -------------------------------------------------------------------- */
 
 typedef struct accrue_verify_row {
-    char group[64];          /* parameter group, e.g. "layers.0" */
+    char group[64]; /* parameter group, e.g. "layers.0" */
     int64_t elements;
     double grad_max_abs, grad_max_rel;     /* difference; rel is to the group's largest |g| */
     double update_max_abs, update_max_rel; /* after one optimizer step */

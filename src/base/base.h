@@ -25,10 +25,10 @@
     } while (0)
 
 #define ACR_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
-#define ACR_COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
-#define ACR_ALIGN 64 /* bytes; a cache line, and the widest vector */
+#define ACR_COUNT(array)      ((int)(sizeof(array) / sizeof((array)[0])))
+#define ACR_ALIGN             64 /* bytes; a cache line, and the widest vector */
 
-/* Fills `err` (may be NULL) with one line and returns `status`.  A line that would not fit is cut. */
+/* Fills `err` (may be NULL) with one line and returns `status`.  A line too long is cut. */
 accrue_status acr_fail(accrue_error *err, accrue_status status, const char *format, ...)
     ACR_PRINTF(3, 4);
 accrue_status acr_fail_errno(accrue_error *err, int errnum, const char *what, const char *path);
@@ -48,16 +48,16 @@ accrue_status acr_enomem(accrue_error *err, size_t bytes, const char *what);
  * compiled GEMM primitives (acr_count_allocation counts one that a library made for us). */
 uint64_t acr_allocations(void);
 void acr_count_allocation(void);
-size_t acr_allocated_bytes(void);         /* live bytes */
-void acr_fail_allocation(uint64_t n);     /* the n-th from now fails once; 0: none */
+size_t acr_allocated_bytes(void);     /* live bytes */
+void acr_fail_allocation(uint64_t n); /* the n-th from now fails once; 0: none */
 
 /* Arena: bump allocation out of blocks that are kept over resets. */
 typedef struct acr_arena {
     struct acr_arena_block *first, *current;
-    size_t used;      /* in `current` */
-    size_t total;     /* handed out since the last reset, alignment included */
-    size_t high;      /* largest `total` ever */
-    bool measuring;   /* hands out addresses that must not be touched, allocates nothing */
+    size_t used;    /* in `current` */
+    size_t total;   /* handed out since the last reset, alignment included */
+    size_t high;    /* largest `total` ever */
+    bool measuring; /* hands out addresses that must not be touched, allocates nothing */
 } acr_arena;
 
 void acr_arena_init(acr_arena *a);
@@ -67,7 +67,7 @@ void acr_arena_reset(acr_arena *a);
 void acr_arena_free(acr_arena *a);
 
 /* Counter-based random numbers: a draw is a function of its key alone (splitmix64 finalisers over
- * the words of the key), so no generator state exists and no draw depends on ranks, N or resuming. */
+ * the words of the key): no generator state exists, no draw depends on ranks, N or resuming. */
 typedef enum acr_purpose {
     ACR_RANDOM_SHUFFLE = 1, /* a = epoch, b = row */
     ACR_RANDOM_INIT = 2     /* a = hash of the parameter's name, b = element */

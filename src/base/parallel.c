@@ -1,9 +1,9 @@
 /* parallel.c - the one place that knows how work is spread over threads: a pool for the process.
  *
- * A region is opened by the thread that has work and joined by workers as they come; the opener works
- * too and, once the tasks are handed out, waits only for those that joined.  So a worker that the
- * system has not scheduled delays nobody, and the pool stays fast on a machine that has other work
- * (docs/adr/0005).  `gate` says whether a region is open, which one, and how many are in it.
+ * A region is opened by the thread that has work and joined by workers as they come; the opener
+ * works too and, once the tasks are handed out, waits only for those that joined.  So a worker that
+ * the system has not scheduled delays nobody, and the pool stays fast on a machine that has other
+ * work (docs/adr/0005).  `gate` says whether a region is open, which one, and how many are in it.
  *
  * One region at a time: a thread that finds the pool taken, or is a worker itself, does its tasks
  * alone. */

@@ -121,9 +121,8 @@ accrue_status acr_epoch_pack(acr_epoch *out, const int64_t *lengths, int64_t fir
     }
     for (int64_t row = first; row < last; row++)
         if (lengths[row - first] > 0)
-            items[n++] =
-                (item){acr_random_u64(seed, ACR_RANDOM_SHUFFLE, (uint64_t)epoch, (uint64_t)row),
-                       row};
+            items[n++] = (item){
+                acr_random_u64(seed, ACR_RANDOM_SHUFFLE, (uint64_t)epoch, (uint64_t)row), row};
     qsort(items, (size_t)n, sizeof *items, by_key);
     for (int64_t i = 0; i < n; i++) {
         int64_t length = lengths[items[i].row - first];

@@ -15,7 +15,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* Of the OpenMP library that oneDNN runs on; its header comes with the compiler, not with oneDNN. */
+/* Of the OpenMP library that oneDNN runs on; the header comes with the compiler, not with it. */
 int omp_get_max_threads(void);
 void omp_set_num_threads(int n);
 

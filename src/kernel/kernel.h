@@ -92,17 +92,17 @@ typedef struct acr_loss_spec {
 typedef struct acr_loss_args {
     const acr_loss_spec *spec;
     int64_t rows, vocab;
-    void *z;              /* [rows, vocab] draft logits; replaced by d(loss)/dz where scale != 0 */
+    void *z; /* [rows, vocab] draft logits; replaced by d(loss)/dz where scale != 0 */
     int64_t ldz;
     const int64_t *target_row; /* [rows] row of t, p, t_lse, t_argmax */
-    const void *t;        /* [*, vocab] target logits */
-    const void *p;        /* [*, vocab] their softmax */
+    const void *t;             /* [*, vocab] target logits */
+    const void *p;             /* [*, vocab] their softmax */
     int64_t ldt;
     const double *t_lse;
     const int64_t *t_argmax;
-    const double *scale;  /* [rows] of the gradient: dz = scale * sum_terms weight * d(term)/dz */
-    double *term_loss;    /* [rows, n_terms] =, unscaled and unweighted */
-    int64_t *argmax;      /* [rows] =, lowest index on ties */
+    const double *scale; /* [rows] of the gradient: dz = scale * sum_terms weight * d(term)/dz */
+    double *term_loss;   /* [rows, n_terms] =, unscaled and unweighted */
+    int64_t *argmax;     /* [rows] =, lowest index on ties */
 } acr_loss_args;
 
 /* The table -------------------------------------------------------------------------------- */

@@ -160,7 +160,7 @@ INLINE void transpose8(const real *from, int64_t ld, real *to, int64_t to_ld)
     }
 }
 
-/* to[c, r] = from[r, c]: `cols` rows of `width`, of which the first `rows` exist and the rest are 0. */
+/* to[c, r] = from[r, c]: `cols` rows of `width`, of which the first `rows` exist, the rest 0. */
 INLINE void transpose_rows(const real *from, int64_t ld, int64_t rows, int64_t cols, real *to,
                            int64_t width)
 {
@@ -174,9 +174,9 @@ INLINE void transpose_rows(const real *from, int64_t ld, int64_t rows, int64_t c
             to[c * width + r] = r < rows ? from[r * ld + c] : (real)0;
 }
 
-/* exp(x), within 1.1 ulp; 0 below the smallest subnormal, infinity above the largest number, NaN for
- * NaN.  x = n ln2 + r with |r| <= ln2 / 2; exp(r) = 1 + r + r^2 (1/2 + r/6 + ...), Taylor's series
- * as far as its remainder counts; 2^n in two factors, so that subnormals round once. */
+/* exp(x), within 1.1 ulp; 0 below the smallest subnormal, infinity above the largest number, NaN
+ * for NaN.  x = n ln2 + r with |r| <= ln2 / 2; exp(r) = 1 + r + r^2 (1/2 + r/6 + ...), Taylor's
+ * series as far as its remainder counts; 2^n in two factors, so that subnormals round once. */
 INLINE vec v_exp(vec x)
 {
 #if ACR_KERNEL_F64

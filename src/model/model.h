@@ -84,7 +84,7 @@ acr_param *acr_model_find(acr_model *m, const char *name);           /* or NULL 
 int64_t acr_model_elements(const acr_model *m, bool trainable_only); /* as the checkpoint counts */
 
 /* Linear weights N(0, 0.02), biases 0, norms 1, keyed by (seed, parameter name, element). */
-accrue_status acr_model_init(acr_model *m, uint64_t seed, accrue_error *err);
+void acr_model_init(acr_model *m, uint64_t seed);
 /* Sets the parameters found in `w`, which must hold all trainable ones; frozen ones it lacks are
  * left.  The model keeps `w` and closes it. */
 accrue_status acr_model_load(acr_model *m, acr_weights *w, const char *name, accrue_error *err);

@@ -268,33 +268,44 @@ int64_t acr_model_elements(const acr_model *m, bool trainable_only)
     return n;
 }
 
-static void set_real(const acr_model *m, acr_param *p, int64_t i, double x)
-{
-    if (m->real == ACR_DTYPE_F64)
-        ((double *)p->master)[i] = x;
-    else
-        ((float *)p->master)[i] = (float)x;
-}
+typedef struct initial {
+    const acr_model *m;
+    const acr_param *p;
+    uint64_t seed, key;
+} initial;
 
-accrue_status acr_model_init(acr_model *m, uint64_t seed, accrue_error *err)
+enum { INIT_BLOCK = 16384 };
+
+/* One block of a parameter: each element is a function of its index alone. */
+static void init_block(int64_t block, void *ctx)
 {
     const double deviation = 0.02; /* the peer's, whatever initializer_range says */
+    const initial *x = ctx;
+    const int64_t n = x->p->rows * x->p->cols;
+    const int64_t first = block * INIT_BLOCK;
+    const int64_t last = first + INIT_BLOCK < n ? first + INIT_BLOCK : n;
+    const double constant = strstr(x->p->name, ".bias") ? 0.0 : 1.0;
 
-    (void)err;
+    for (int64_t j = first; j < last; j++) {
+        double v = constant;
+        if (x->p->cols > 1)
+            v = deviation * acr_random_normal(x->seed, ACR_RANDOM_INIT, x->key, (uint64_t)j);
+        if (x->m->real == ACR_DTYPE_F64)
+            ((double *)x->p->master)[j] = v;
+        else
+            ((float *)x->p->master)[j] = (float)v;
+    }
+}
+
+void acr_model_init(acr_model *m, uint64_t seed)
+{
     for (int i = 0; i < m->n_params; i++) {
         acr_param *p = &m->params[i];
-        uint64_t key = acr_hash_string(p->name);
-        bool bias = strstr(p->name, ".bias") != NULL;
-        if (!p->trainable || p == m->top.embed)
-            continue;
-        for (int64_t j = 0; j < p->rows * p->cols; j++)
-            set_real(m, p, j,
-                     p->cols > 1
-                         ? deviation * acr_random_normal(seed, ACR_RANDOM_INIT, key, (uint64_t)j)
-                         : (bias ? 0.0 : 1.0));
+        initial x = {.m = m, .p = p, .seed = seed, .key = acr_hash_string(p->name)};
+        if (p->trainable && p != m->top.embed)
+            acr_parallel((p->rows * p->cols + INIT_BLOCK - 1) / INIT_BLOCK, init_block, &x);
     }
     acr_model_refresh(m);
-    return ACCRUE_OK;
 }
 
 /* A frozen weight is kept once, in the form that the kernels read: the norm as a master, product

@@ -182,8 +182,14 @@ void acr_convert(acr_dtype to, void *out, acr_dtype from, const void *in, int64_
         uint16_t h = 0;
 
         switch (to) {
-        case ACR_DTYPE_F16: h = acr_f16_from_f32(f); memcpy(o + 2 * i, &h, 2); break;
-        case ACR_DTYPE_BF16: h = acr_bf16_from_f32(f); memcpy(o + 2 * i, &h, 2); break;
+        case ACR_DTYPE_F16:
+            h = acr_f16_from_f32(f);
+            memcpy(o + 2 * i, &h, 2);
+            break;
+        case ACR_DTYPE_BF16:
+            h = acr_bf16_from_f32(f);
+            memcpy(o + 2 * i, &h, 2);
+            break;
         case ACR_DTYPE_F32: memcpy(o + 4 * i, &f, 4); break;
         default: memcpy(o + 8 * i, &x, 8); break;
         }

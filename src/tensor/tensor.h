@@ -18,7 +18,7 @@ typedef enum acr_dtype {
 } acr_dtype;
 
 size_t acr_dtype_bytes(acr_dtype t);
-const char *acr_dtype_name(acr_dtype t);              /* "BF16" */
+const char *acr_dtype_name(acr_dtype t); /* "BF16" */
 bool acr_dtype_parse(acr_dtype *out, const char *name);
 bool acr_dtype_is_float(acr_dtype t);
 

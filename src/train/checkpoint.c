@@ -71,8 +71,11 @@ static accrue_status weight_tensor(acr_tensor *out, const acr_model *m, const ac
     acr_dtype type = p->master ? m->real : p->frozen_type;
     void *copy = NULL;
 
-    *out = (acr_tensor){.name = p->name, .dtype = ACR_DTYPE_BF16, .n_dims = p->n_dims,
-                        .dims = {p->rows, p->cols}, .bytes = 2 * (size_t)n};
+    *out = (acr_tensor){.name = p->name,
+                        .dtype = ACR_DTYPE_BF16,
+                        .n_dims = p->n_dims,
+                        .dims = {p->rows, p->cols},
+                        .bytes = 2 * (size_t)n};
     if (p->bf16 || type == ACR_DTYPE_BF16) {
         out->data = p->bf16 ? p->bf16 : from;
         return ACCRUE_OK;
@@ -115,11 +118,18 @@ static accrue_status write_weights(const char *dir, acr_model *m, acr_tape *scra
     }
     if (m->vocab.d2t) {
         int64_t draft = m->vocab.draft_vocab_size, vocab = m->vocab.vocab_size;
-        tensors[n++] = (acr_tensor){.name = "d2t", .dtype = ACR_DTYPE_I64, .n_dims = 1,
-                                    .dims = {draft}, .data = m->vocab.d2t,
+        tensors[n++] = (acr_tensor){.name = "d2t",
+                                    .dtype = ACR_DTYPE_I64,
+                                    .n_dims = 1,
+                                    .dims = {draft},
+                                    .data = m->vocab.d2t,
                                     .bytes = 8 * (size_t)draft};
-        tensors[n++] = (acr_tensor){.name = "t2d", .dtype = ACR_DTYPE_BOOL, .n_dims = 1,
-                                    .dims = {vocab}, .data = m->vocab.t2d, .bytes = (size_t)vocab};
+        tensors[n++] = (acr_tensor){.name = "t2d",
+                                    .dtype = ACR_DTYPE_BOOL,
+                                    .n_dims = 1,
+                                    .dims = {vocab},
+                                    .data = m->vocab.t2d,
+                                    .bytes = (size_t)vocab};
     }
     qsort(tensors, (size_t)n, sizeof *tensors, by_name);
     ACR_TRY(acr_safetensors_write(path, tensors, n, metadata, true, err));
@@ -133,8 +143,7 @@ cleanup:
 }
 
 /* Takes over `value`. */
-static accrue_status write_json(const char *dir, const char *name, json_t *value,
-                                accrue_error *err)
+static accrue_status write_json(const char *dir, const char *name, json_t *value, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     char *path = acr_sprintf("%s/%s", dir, name);

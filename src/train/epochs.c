@@ -62,8 +62,8 @@ accrue_status acr_epochs_open(acr_epochs *out, const accrue_train_options *opt, 
         out->lengths[i] = acr_dataset_tokens(data, i);
     ACR_TRY(find_states(out, opt, states_dir, err));
     if (opt->batch_plan) {
-        ACR_TRY(acr_batch_plan_read(&out->plan, opt->batch_plan, out->n_rows, opt->total_seq_len,
-                                    err));
+        ACR_TRY(
+            acr_batch_plan_read(&out->plan, opt->batch_plan, out->n_rows, opt->total_seq_len, err));
         out->replayed = true;
         if (out->plan.n_train < opt->epochs) {
             st = acr_fail(err, ACCRUE_EMISMATCH, "%s: %lld training epochs, --epochs is %lld",
@@ -111,8 +111,7 @@ accrue_status acr_epochs_train(acr_epoch *out, const acr_epochs *e, int64_t epoc
     memset(out, 0, sizeof *out);
     if (e->replayed)
         return copy_epoch(out, &e->plan.train[epoch], err);
-    return acr_epoch_pack(out, e->lengths, 0, e->train_rows, e->total_seq_len, e->seed, epoch,
-                          err);
+    return acr_epoch_pack(out, e->lengths, 0, e->train_rows, e->total_seq_len, e->seed, epoch, err);
 }
 
 accrue_status acr_epochs_val(acr_epoch *out, const acr_epochs *e, int64_t epoch, accrue_error *err)

@@ -78,14 +78,29 @@ static void copy_file(json_t *out, const char *dir, const char *name, const char
 
 static accrue_status describe_model(json_t *out, const char *dir, accrue_error *err)
 {
-    static const char *const decoder_keys[] = {
-        "model_type", "hidden_size", "intermediate_size", "num_hidden_layers",
-        "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "layer_types",
-        "sliding_window", "max_position_embeddings", "tie_word_embeddings", "dtype", NULL};
-    static const char *const draft_keys[] = {
-        "speculators_model_type", "draft_vocab_size", "eagle_aux_hidden_state_layer_ids",
-        "norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "embed_requires_grad",
-        NULL};
+    static const char *const decoder_keys[] = {"model_type",
+                                               "hidden_size",
+                                               "intermediate_size",
+                                               "num_hidden_layers",
+                                               "num_attention_heads",
+                                               "num_key_value_heads",
+                                               "head_dim",
+                                               "vocab_size",
+                                               "layer_types",
+                                               "sliding_window",
+                                               "max_position_embeddings",
+                                               "tie_word_embeddings",
+                                               "dtype",
+                                               NULL};
+    static const char *const draft_keys[] = {"speculators_model_type",
+                                             "draft_vocab_size",
+                                             "eagle_aux_hidden_state_layer_ids",
+                                             "norm_before_residual",
+                                             "norm_before_fc",
+                                             "fc_norm",
+                                             "norm_output",
+                                             "embed_requires_grad",
+                                             NULL};
     accrue_status st = ACCRUE_OK;
     char *path = path_in(dir, "config.json");
     json_t *config = NULL;
@@ -250,7 +265,8 @@ accrue_status accrue_inspect(char **out, const char *dir, accrue_error *err)
     else {
         st = acr_fail(err, ACCRUE_EFORMAT,
                       "%s: neither state.json (a data set) nor config.json (a checkpoint or "
-                      "verifier) is here", dir);
+                      "verifier) is here",
+                      dir);
         goto cleanup;
     }
     *out = acr_json_text(o);

@@ -84,10 +84,10 @@ accrue_status acr_train_options_check(const accrue_train_options *opt, accrue_er
     accrue_status st = ACCRUE_OK;
 
     if (opt->struct_size != sizeof *opt)
-        return acr_fail(err, ACCRUE_EINVAL, "options of %zu bytes, %zu expected",
-                        opt->struct_size, sizeof *opt);
-    ACR_TRY(at_least("--gradient-accumulation-steps", opt->window.gradient_accumulation_steps, 1,
-                     err));
+        return acr_fail(err, ACCRUE_EINVAL, "options of %zu bytes, %zu expected", opt->struct_size,
+                        sizeof *opt);
+    ACR_TRY(
+        at_least("--gradient-accumulation-steps", opt->window.gradient_accumulation_steps, 1, err));
     ACR_TRY(at_least("--total-seq-len", opt->total_seq_len, 2, err));
     ACR_TRY(at_least("--ttt-steps", opt->ttt_steps, 1, err));
     ACR_TRY(at_least("--log-freq", opt->log_freq, 1, err));

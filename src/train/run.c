@@ -182,9 +182,9 @@ static int64_t predicted_peak(const accrue_run *run)
     const int64_t program = 24 << 20; /* the binary, its libraries and compiled kernels */
     const acr_param *embed = m->top.embed;
     int64_t moments = 0;
-    int64_t mapped = embed->frozen ? embed->rows * embed->cols *
-                                         (int64_t)acr_dtype_bytes(embed->frozen_type)
-                                   : 0;
+    int64_t mapped = embed->frozen
+                         ? embed->rows * embed->cols * (int64_t)acr_dtype_bytes(embed->frozen_type)
+                         : 0;
 
     for (int i = 0; i < m->n_params; i++)
         if (m->params[i].trainable)
@@ -221,8 +221,8 @@ static void describe_model(accrue_run *run)
     run->plan.vocab_built = run->setup.vocab_built;
 }
 
-accrue_status accrue_run_open(accrue_run **out, const accrue_train_options *opt,
-                              accrue_event_cb cb, void *payload, accrue_error *err)
+accrue_status accrue_run_open(accrue_run **out, const accrue_train_options *opt, accrue_event_cb cb,
+                              void *payload, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     acr_loader_options loader = {0};
@@ -352,13 +352,14 @@ accrue_status accrue_run_epoch(accrue_run *run, int64_t epoch, accrue_error *err
     memset(run->excluded, 0, (size_t)run->current.n * sizeof *run->excluded);
     run->epoch = epoch;
     run->next = 0;
-    run->used = run->opt.accumulation_tail == ACCRUE_TAIL_DROP ? run->current.n / n * n
-                                                               : run->current.n;
+    run->used =
+        run->opt.accumulation_tail == ACCRUE_TAIL_DROP ? run->current.n / n * n : run->current.n;
     ACR_TRY(acr_loader_start(run->loader, &run->current, 0, run->used, err));
     ACR_TRY(acr_emit(run, ACCRUE_EVENT_EPOCH, NULL, NULL, err));
     if (run->used < run->current.n)
-        ACR_TRY(acr_notice(run, err, "epoch %lld: the last %lld of %lld micro-batches do not fill "
-                                     "a window of %lld and are dropped",
+        ACR_TRY(acr_notice(run, err,
+                           "epoch %lld: the last %lld of %lld micro-batches do not fill "
+                           "a window of %lld and are dropped",
                            (long long)epoch, (long long)(run->current.n - run->used),
                            (long long)run->current.n, (long long)n));
 
@@ -385,8 +386,7 @@ static const char *row_list(char out[256], const acr_batch *b)
 }
 
 /* One micro-batch into the open window. */
-static accrue_status run_one(accrue_run *run, int64_t i, accrue_metrics *metrics,
-                             accrue_error *err)
+static accrue_status run_one(accrue_run *run, int64_t i, accrue_metrics *metrics, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     const acr_batch *b = NULL;
@@ -408,8 +408,8 @@ static accrue_status run_one(accrue_run *run, int64_t i, accrue_metrics *metrics
     st = acr_micro_batch(metrics, run->setup.model, &run->tape, b, &run->setup.eagle3, &w, true,
                          &inner);
     if (!st)
-        st = acr_window_count(run->window, metrics->loss_sum / (metrics->loss_total *
-                                                                (double)run->window_live),
+        st = acr_window_count(run->window,
+                              metrics->loss_sum / (metrics->loss_total * (double)run->window_live),
                               w.has_weight, &inner);
     if (st == ACCRUE_ENUMERIC)
         acr_fail(err, st, "optimizer step %lld, epoch %lld, micro-batch %lld (rows %s): %s",
@@ -470,7 +470,8 @@ accrue_status accrue_run_forward_backward(accrue_run *run, accrue_metrics *out, 
     /* Without one micro-batch the others weigh more, and another may overflow that did not before:
      * each pass excludes one more. */
     for (int64_t tries = 0; st == ACCRUE_ENUMERIC && run->opt.on_nonfinite == ACCRUE_POLICY_SKIP &&
-                            tries < run->window_size; tries++) {
+                            tries < run->window_size;
+         tries++) {
         ACR_TRY(skip(run, at, &why, err));
         st = run_again(run, i, &at, &metrics, &why);
     }
@@ -531,8 +532,9 @@ accrue_status accrue_run_step(accrue_run *run, bool *stepped, accrue_error *err)
         ACR_TRY(acr_emit(run, ACCRUE_EVENT_STEP, &run->window_metrics, NULL, err));
     } else if (empty > run->empty_told) {
         run->empty_told = empty;
-        ACR_TRY(acr_notice(run, err, "epoch %lld: the window that ends with micro-batch %lld has "
-                                     "no supervised token; no update (%lld such windows so far)",
+        ACR_TRY(acr_notice(run, err,
+                           "epoch %lld: the window that ends with micro-batch %lld has "
+                           "no supervised token; no update (%lld such windows so far)",
                            (long long)run->epoch, (long long)run->next - 1, (long long)empty));
     }
     if (stepped)
@@ -628,9 +630,8 @@ accrue_status accrue_run_save(accrue_run *run, const char *name, accrue_error *e
     if (!dir)
         return acr_enomem(err, strlen(name), "a path");
     if (acr_window_filled(run->window) && !accrue_window_at_boundary(run->window)) {
-        st = acr_fail(err, ACCRUE_ESTATE, "%s: a checkpoint in mid-window, after %lld of %lld",
-                      dir, (long long)acr_window_filled(run->window),
-                      (long long)run->window_size);
+        st = acr_fail(err, ACCRUE_ESTATE, "%s: a checkpoint in mid-window, after %lld of %lld", dir,
+                      (long long)acr_window_filled(run->window), (long long)run->window_size);
         goto cleanup;
     }
     state.gradient_accumulation_steps = run->opt.window.gradient_accumulation_steps;

@@ -95,10 +95,9 @@ static accrue_status same_vocab(const acr_vocab *a, const acr_vocab *b, const op
                         (long long)b->draft_vocab_size);
     for (int64_t i = 0; i < a->draft_vocab_size; i++)
         if (a->d2t[i] != b->d2t[i])
-            return acr_fail(err, ACCRUE_EMISMATCH,
-                            "%s: d2t[%lld] is %lld, the map given by flag has %lld",
-                            o->opt->from_pretrained, (long long)i, (long long)a->d2t[i],
-                            (long long)b->d2t[i]);
+            return acr_fail(
+                err, ACCRUE_EMISMATCH, "%s: d2t[%lld] is %lld, the map given by flag has %lld",
+                o->opt->from_pretrained, (long long)i, (long long)a->d2t[i], (long long)b->d2t[i]);
     return ACCRUE_OK;
 }
 
@@ -186,7 +185,7 @@ static accrue_status open_model(acr_setup *s, opening *o, accrue_error *err)
         o->checkpoint = NULL; /* the model's from here on */
         ACR_TRY(acr_model_load(s->model, w, opt->from_pretrained, err));
     } else {
-        ACR_TRY(acr_model_init(s->model, opt->seed, err));
+        acr_model_init(s->model, opt->seed);
     }
     w = o->verifier_weights;
     o->verifier_weights = NULL;
@@ -219,8 +218,7 @@ accrue_status acr_setup_open(acr_setup *s, const accrue_train_options *opt, accr
     s->eagle3.across_documents = opt->across_documents;
     ACR_TRY(acr_loss_spec_parse(&s->eagle3.loss, opt->loss_fn, err));
     ACR_TRY(load_json_in(&o.verifier, opt->verifier, "--verifier-name-or-path", err));
-    vocab_size = json_integer_value(
-        json_object_get(acr_verifier_config(o.verifier), "vocab_size"));
+    vocab_size = json_integer_value(json_object_get(acr_verifier_config(o.verifier), "vocab_size"));
     if (opt->from_pretrained) {
         ACR_TRY(load_json_in(&o.pretrained, opt->from_pretrained, "--from-pretrained", err));
         if (has_weights(opt->from_pretrained))

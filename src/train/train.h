@@ -138,8 +138,7 @@ accrue_status acr_epochs_open(acr_epochs *out, const accrue_train_options *opt, 
 void acr_epochs_free(acr_epochs *e);
 accrue_status acr_epochs_train(acr_epoch *out, const acr_epochs *e, int64_t epoch,
                                accrue_error *err);
-accrue_status acr_epochs_val(acr_epoch *out, const acr_epochs *e, int64_t epoch,
-                             accrue_error *err);
+accrue_status acr_epochs_val(acr_epoch *out, const acr_epochs *e, int64_t epoch, accrue_error *err);
 /* Steps, tails and the schedule's totals over all epochs; DESIGN's window rules live here. */
 accrue_status acr_epochs_plan(accrue_train_plan *out, const acr_epochs *e,
                               const accrue_train_options *opt, accrue_error *err);
@@ -168,7 +167,7 @@ void acr_setup_free(acr_setup *s);
 typedef struct acr_weighting {
     double step_weight[ACCRUE_MAX_TTT_STEPS]; /* turns a sum of row losses into a loss */
     double step_scale[ACCRUE_MAX_TTT_STEPS];  /* of the gradient of each row */
-    double loss_total;  /* what the micro-batch adds to the total of a loss */
+    double loss_total;                        /* what the micro-batch adds to the total of a loss */
     bool has_weight;
 } acr_weighting;
 
@@ -198,10 +197,10 @@ struct accrue_run {
     acr_batch masks; /* for planning a window's denominators */
 
     int64_t epoch;
-    acr_epoch current;   /* micro-batches of the epoch */
-    int64_t used;        /* of them, how many the tail policy lets take part */
-    int64_t next;        /* micro-batch to run */
-    bool *excluded;      /* [current.n] not finite, left out */
+    acr_epoch current; /* micro-batches of the epoch */
+    int64_t used;      /* of them, how many the tail policy lets take part */
+    int64_t next;      /* micro-batch to run */
+    bool *excluded;    /* [current.n] not finite, left out */
     int64_t excluded_capacity;
 
     int64_t window_first, window_size, window_live; /* of the open window */
@@ -213,7 +212,7 @@ struct accrue_run {
     double norm, lr, muon_lr; /* of the latest step */
     int64_t skipped_nonfinite;
     const accrue_metrics *val; /* validation that goes into the next checkpoint, or NULL */
-    int64_t empty_told; /* windows without weight that a notice was given of */
+    int64_t empty_told;        /* windows without weight that a notice was given of */
 };
 
 accrue_status acr_emit(accrue_run *run, accrue_event_kind kind, const accrue_metrics *metrics,

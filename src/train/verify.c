@@ -24,13 +24,13 @@ typedef struct snapshot {
 
 typedef struct proof {
     accrue_run *run;
-    acr_loader *loader;      /* with room for the whole window */
+    acr_loader *loader; /* with room for the whole window */
     acr_tape tape;
-    snapshot start;          /* masters before the step */
-    snapshot gradient;       /* of the reference */
-    snapshot accumulated;    /* of the window */
-    snapshot updated;        /* masters after the window's step */
-    double *sum;             /* f64 mean of separate gradients */
+    snapshot start;       /* masters before the step */
+    snapshot gradient;    /* of the reference */
+    snapshot accumulated; /* of the window */
+    snapshot updated;     /* masters after the window's step */
+    double *sum;          /* f64 mean of separate gradients */
 } proof;
 
 static int64_t elements(const acr_model *m)
@@ -333,7 +333,8 @@ accrue_status accrue_verify(accrue_verify_report *out, const accrue_train_option
     if (!out->pass)
         st = acr_fail(err, ACCRUE_EVERIFY,
                       "the accumulated gradient or update differs from the reference by more than "
-                      "%g", out->bound);
+                      "%g",
+                      out->bound);
 
 cleanup:
     proof_close(&p);

@@ -432,8 +432,8 @@ accrue_status acr_window_count(accrue_window *w, double loss, bool has_weight, a
     ACR_TRY(prepare(w, err));
     bad = acr_optim_find_nonfinite(w->optim, true);
     if (bad) {
-        st = fail_nonfinite(bad, bad->param->accumulator, "the gradient", w->micro_batches + 1,
-                            err);
+        st =
+            fail_nonfinite(bad, bad->param->accumulator, "the gradient", w->micro_batches + 1, err);
         goto cleanup;
     }
     w->loss_sum += loss;
