@@ -2,6 +2,8 @@
  * not finite do to the gradient, the parameters and the counters. */
 #include "train_test.h"
 
+#include <unistd.h>
+
 static char *folder;
 
 static int make(void **state)
@@ -293,7 +295,7 @@ static void stops(accrue_run *run, const char *what)
     bool stepped = false;
 
     assert_fails(one_micro_batch(run, &stepped, &e), ACCRUE_ENUMERIC, &e, "optimizer step 1",
-                 "epoch 0", "micro-batch 0", "rows 7, 2", what, NULL);
+                 "epoch 1", "micro-batch 0", "rows 7, 2", what, NULL);
     after = copy_arrays(run, false, &n);
     assert_memory_equal(before, after, (size_t)n * sizeof *after);
     assert_int_equal(accrue_window_global_step(run->window), 0);
@@ -384,15 +386,17 @@ static void test_nonfinite_validation(void **state)
     (void)state;
     o.compute = ACCRUE_F32;
     o.total_seq_len = 71; /* one row each */
-    o.on_nonfinite = ACCRUE_POLICY_SKIP;
     assert_ok(accrue_run_open(&run, &o, NULL, NULL, &e), &e);
     assert_ok(accrue_run_epoch(run, 0, &e), &e);
     assert_ok(accrue_run_validate(run, &m, &e), &e);
     norm = acr_model_find(run->setup.model, "norm.weight");
     for (int64_t i = 0; i < norm->rows; i++)
         ((float *)norm->master)[i] = 3e38F;
-    assert_fails(accrue_run_validate(run, &m, &e), ACCRUE_ENUMERIC, &e, "validation of epoch 0",
+    assert_fails(accrue_run_validate(run, &m, &e), ACCRUE_ENUMERIC, &e, "validation of epoch 1",
                  "micro-batch 0", "(rows 5", "the loss is", NULL);
+    run->opt.on_nonfinite = ACCRUE_POLICY_SKIP;
+    assert_ok(accrue_run_validate(run, &m, &e), &e);
+    assert_true(run->skipped_nonfinite > 0 && m.tokens == 0);
     accrue_run_free(run);
 }
 
@@ -498,9 +502,102 @@ static void test_stopped_by_caller(void **state)
     o.save_path = out;
     assert_fails(accrue_train(&o, tell, &t, &e), ACCRUE_ECANCELED, &e, "optimizer step 2", NULL);
     assert_int_equal(t.micro_batches, 3);
-    assert_false(acr_is_dir(out));
+    assert_int_equal(rmdir(out), 0); /* made, and nothing is in it */
     forget(&t);
     acr_free(out);
+}
+
+/* An epoch left in mid-window: what its window has gathered is dropped with it. */
+static void test_epoch_left_in_mid_window(void **state)
+{
+    (void)state;
+    for (int left = 0; left < 3; left++) {
+        accrue_train_options o = tiny_options(folder);
+        accrue_error e = {0};
+        accrue_metrics m, first;
+        accrue_run *run = NULL, *fresh = NULL;
+
+        o.window.gradient_accumulation_steps = 2;
+        o.window.loss_normalization = ACCRUE_NORMALIZE_TOKEN;
+        o.epochs = 2;
+        assert_ok(accrue_run_open(&run, &o, NULL, NULL, &e), &e);
+        assert_ok(accrue_run_open(&fresh, &o, NULL, NULL, &e), &e);
+        assert_ok(accrue_run_epoch(run, 0, &e), &e);
+        for (int i = 0; i < left && accrue_run_next(run); i++)
+            assert_ok(accrue_run_forward_backward(run, NULL, &e), &e);
+        assert_ok(accrue_run_epoch(run, 1, &e), &e);
+        assert_ok(accrue_run_epoch(fresh, 1, &e), &e);
+        assert_ok(accrue_run_forward_backward(run, &m, &e), &e);
+        assert_ok(accrue_run_forward_backward(fresh, &first, &e), &e);
+        assert_memory_equal(&m.loss_sum, &first.loss_sum, sizeof m.loss_sum);
+        for (int i = 0; i < run->setup.model->n_params; i++) {
+            const acr_param *p = &run->setup.model->params[i];
+            const acr_param *q = &fresh->setup.model->params[i];
+            if (p->trainable)
+                assert_memory_equal(p->grad, q->grad,
+                                    (size_t)(p->rows * p->cols) *
+                                        acr_dtype_bytes(run->setup.model->real));
+        }
+        accrue_run_free(run);
+        accrue_run_free(fresh);
+    }
+}
+
+/* After an error nothing goes on by itself: no row is lost or counted with another's weight. */
+static void test_error_ends_the_epoch(void **state)
+{
+    accrue_train_options o = tiny_options(folder);
+    accrue_error e = {0};
+    accrue_run *run = NULL;
+    acr_param *norm = NULL;
+    float kept = 0;
+
+    (void)state;
+    o.compute = ACCRUE_F32;
+    assert_ok(accrue_run_open(&run, &o, NULL, NULL, &e), &e);
+    assert_ok(accrue_run_epoch(run, 0, &e), &e);
+    norm = acr_model_find(run->setup.model, "norm.weight");
+    kept = ((float *)norm->master)[0];
+    ((float *)norm->master)[0] = (float)NAN;
+    assert_fails(accrue_run_forward_backward(run, NULL, &e), ACCRUE_ENUMERIC, &e, "NaN", NULL);
+    ((float *)norm->master)[0] = kept;
+    assert_false(accrue_run_next(run));
+    assert_fails(accrue_run_forward_backward(run, NULL, &e), ACCRUE_ESTATE, &e, "epoch 1", NULL);
+    assert_ok(accrue_run_epoch(run, 0, &e), &e);
+    assert_true(accrue_run_next(run));
+    assert_ok(accrue_run_forward_backward(run, NULL, &e), &e);
+    assert_fails(accrue_run_save(run, "../outside", &e), ACCRUE_EINVAL, &e, "../outside", NULL);
+    accrue_run_free(run);
+}
+
+/* Options that used to be taken for granted. */
+static void test_option_values(void **state)
+{
+    accrue_train_options o;
+    accrue_error e = {0};
+    accrue_run *run = NULL;
+
+    (void)state;
+#define REFUSED(change, flag)                                                                      \
+    o = tiny_options(folder);                                                                      \
+    change;                                                                                        \
+    assert_fails(accrue_run_open(&run, &o, NULL, NULL, &e), ACCRUE_EINVAL, &e, flag, NULL)
+    REFUSED(o.data_path = NULL, "--data-path");
+    REFUSED(o.data_path = "", "--data-path");
+    REFUSED(o.loss_fn = NULL, "--loss-fn");
+    REFUSED(o.loss_fn = "", "--loss-fn");
+    REFUSED(o.save_path = NULL, "--save-path");
+    REFUSED(o.accumulation_tail = (accrue_tail)7, "--accumulation-tail");
+    REFUSED(o.on_missing = (accrue_policy)9, "--on-missing");
+    REFUSED(o.on_nonfinite = (accrue_policy)0, "--on-nonfinite");
+    REFUSED(o.compute = (accrue_dtype)0, "--hidden-states-dtype");
+    REFUSED(o.epochs = INT64_MAX, "--epochs");
+#undef REFUSED
+    /* Two tokens a row: none of those that are left is supervised. */
+    o = tiny_options(folder);
+    o.total_seq_len = 2;
+    assert_fails(accrue_run_open(&run, &o, NULL, NULL, &e), ACCRUE_EMISMATCH, &e,
+                 "training rows have a supervised token", NULL);
 }
 
 int main(void)
@@ -508,6 +605,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_split),
         cmocka_unit_test(test_verify),
+        cmocka_unit_test(test_epoch_left_in_mid_window),
+        cmocka_unit_test(test_error_ends_the_epoch),
+        cmocka_unit_test(test_option_values),
         cmocka_unit_test(test_tail_drop),
         cmocka_unit_test(test_tail_step),
         cmocka_unit_test(test_n_out_of_range),

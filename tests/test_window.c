@@ -344,7 +344,7 @@ static void test_nonfinite(void **state)
     assert_non_null(strstr(err.message, "[1, 1]"));
     bad[4] = -HUGE_VAL;
     assert_int_equal(accrue_window_backward(w, 1.0, 1.0, &err), ACCRUE_ENUMERIC);
-    assert_non_null(strstr(err.message, "-inf"));
+    assert_non_null(strstr(err.message, "infinite"));
     bad[4] = 0.0;
     assert_int_equal(accrue_window_backward(w, (double)NAN, 1.0, &err), ACCRUE_ENUMERIC);
     assert_non_null(strstr(err.message, "micro-batch 2: the loss is"));

@@ -277,7 +277,7 @@ typedef struct accrue_train_plan {
     int64_t params, trainable_params;
     int64_t epochs, total_steps; /* optimizer steps over all epochs */
     int64_t first_epoch_micro_batches, first_epoch_steps;
-    int64_t min_epoch_steps, max_epoch_steps;
+    int64_t min_epoch_steps, max_epoch_steps, max_epoch_micro_batches;
     int64_t dropped_micro_batches; /* over all epochs */
     int64_t schedule_total_steps, warmup_steps;
     int64_t peak_bytes; /* predicted, of the process */
@@ -319,7 +319,10 @@ ACCRUE_API ACCRUE_CHECK accrue_status accrue_train_dry_run(accrue_train_plan *ou
 /* A training run in pieces, for callers with their own loop around the built-in model:
  *   accrue_run_open; then for each epoch accrue_run_epoch, and while accrue_run_next is true:
  *   accrue_run_forward_backward, _clip, _step, _lr_step, _zero_grad; then accrue_run_validate and
- *   accrue_run_save.  accrue_train() is this loop. */
+ *   accrue_run_save.  accrue_train() is this loop.
+ * A loop may be left in mid-window and entered again.  accrue_run_epoch drops what an unfinished
+ * window has gathered.  After a failed forward_backward the epoch is over: accrue_run_next is
+ * false, the weights are those of the last step, and accrue_run_epoch may begin another. */
 typedef struct accrue_run accrue_run;
 
 ACCRUE_API ACCRUE_CHECK accrue_status accrue_run_open(accrue_run **out,
@@ -358,15 +361,15 @@ typedef struct accrue_verify_row {
 
 typedef struct accrue_verify_report {
     int64_t n, micro_batches, tokens, supervised_tokens;
-    double bound; /* on grad_max_rel and update_max_rel */
+    double bound, update_bound; /* on grad_max_rel; on update_max_rel */
     int n_rows;
     accrue_verify_row rows[128];
     bool pass;
 } accrue_verify_report;
 
-/* Accumulates the first window of epoch 0 as training does and compares it, and the update after
- * one optimizer step, with a reference computed in one piece: `token`, one micro-batch holding
- * the whole window; `microbatch`, the mean of separately computed micro-batch gradients.
+/* Accumulates the first two windows of epoch 0 (that have a supervised token) as training does and
+ * compares them, and the first one's update, with references computed in one piece: `token`, one
+ * micro-batch holding the whole window; `microbatch`, the mean of separately computed gradients.
  * EVERIFY when a group exceeds the bound; the report is filled all the same. */
 ACCRUE_API ACCRUE_CHECK accrue_status accrue_verify(accrue_verify_report *out,
                                                     const accrue_train_options *opt,

@@ -25,7 +25,11 @@ static void print_table(const accrue_verify_report *r, const cli_options *o)
     table_cell(&t, "%s, %s supervised", format_count(r->tokens).s,
                format_count(r->supervised_tokens).s);
     table_cell(&t, "bound");
-    table_cell(&t, "%.3g, relative to the group's largest value", r->bound);
+    if (r->update_bound > r->bound)
+        table_cell(&t, "%.3g, for updates %.3g, relative to the group's largest value", r->bound,
+                   r->update_bound);
+    else
+        table_cell(&t, "%.3g, relative to the group's largest value", r->bound);
     table_print(&t, stdout, "ll", 0, false);
     table_free(&t);
 
@@ -74,11 +78,12 @@ static json_t *row_json(const accrue_verify_row *row)
 static int print_json(const accrue_verify_report *r, const cli_options *o)
 {
     json_t *groups = json_array();
-    json_t *root = json_pack("{s:I, s:s, s:I, s:I, s:I, s:o, s:b, s:O}", "n", (json_int_t)r->n,
-                             "loss_normalization", normalization_name(o), "micro_batches",
-                             (json_int_t)r->micro_batches, "tokens", (json_int_t)r->tokens,
-                             "supervised_tokens", (json_int_t)r->supervised_tokens, "bound",
-                             real(r->bound), "pass", (int)r->pass, "groups", groups);
+    json_t *root =
+        json_pack("{s:I, s:s, s:I, s:I, s:I, s:o, s:o, s:b, s:O}", "n", (json_int_t)r->n,
+                  "loss_normalization", normalization_name(o), "micro_batches",
+                  (json_int_t)r->micro_batches, "tokens", (json_int_t)r->tokens,
+                  "supervised_tokens", (json_int_t)r->supervised_tokens, "bound", real(r->bound),
+                  "update_bound", real(r->update_bound), "pass", (int)r->pass, "groups", groups);
     int failed = !root;
 
     for (int i = 0; i < r->n_rows && !failed; i++)

@@ -96,6 +96,9 @@ static int check_draft(const cli_options *o)
 {
     static const char *const shaping[] = {"num-layers", "draft-arch", "draft-hidden-act",
                                           "sliding-window", "full-attention-indices"};
+    static const char *const switches[] = {"norm-before-residual", "norm-before-fc",
+                                           "norm-output",          "fc-norm",
+                                           "embed-requires-grad",  "target-layer-ids"};
     const char *owner = o->train.from_pretrained ? "from-pretrained"
                         : o->train.draft_config  ? "draft-config"
                                                  : NULL;
@@ -106,6 +109,9 @@ static int check_draft(const cli_options *o)
     for (size_t i = 0; owner && i < sizeof shaping / sizeof shaping[0]; i++)
         if (flags_given(o, shaping[i]))
             return fail_pair(o, owner, shaping[i], "the config defines the draft's layers");
+    for (size_t i = 0; o->train.from_pretrained && i < sizeof switches / sizeof switches[0]; i++)
+        if (flags_given(o, switches[i]))
+            return fail_pair(o, "from-pretrained", switches[i], "the checkpoint's config decides");
     return 0;
 }
 

@@ -41,7 +41,7 @@ void acr_checkpoint_remove(const char *path)
     rmdir(path);
 }
 
-static accrue_status make_parents(const char *dir, accrue_error *err)
+accrue_status acr_checkpoint_parents(const char *dir, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     char *path = acr_strdup(dir);
@@ -242,7 +242,7 @@ accrue_status acr_checkpoint_write(const char *dir, acr_model *m, acr_tape *scra
         st = acr_enomem(err, strlen(dir), "a path");
         goto cleanup;
     }
-    ACR_TRY(make_parents(temporary, err));
+    ACR_TRY(acr_checkpoint_parents(temporary, err));
     acr_checkpoint_remove(temporary);
     if (mkdir(temporary, 0777) != 0) {
         st = acr_fail_errno(err, errno, "cannot create", temporary);

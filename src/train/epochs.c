@@ -22,8 +22,81 @@ static accrue_status find_states(acr_epochs *e, const accrue_train_options *opt,
             return acr_fail(err, ACCRUE_EIO, "%s: row %lld of %lld has no hidden states", path,
                             (long long)row, (long long)e->n_rows);
         e->lengths[row] = 0;
+        e->absent[row] = true;
         e->missing++;
     }
+    return ACCRUE_OK;
+}
+
+/* Sets whose states are no larger are read whole before the first step, so that a fault anywhere in
+ * them costs nothing; of larger ones each sample is checked when it is first loaded. */
+static const double checked_bytes = 1 << 30;
+
+static accrue_status check_rows(const acr_epochs *e, acr_dataset *data, const char *states_dir,
+                                const acr_batch_shape *shape, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    double bytes = 0;
+
+    for (int64_t row = 0; row < e->n_rows; row++)
+        bytes += (double)e->lengths[row] * 2.0 * (shape->n_aux + 1) * (double)shape->hidden_size;
+    for (int64_t row = 0; bytes <= checked_bytes && row < e->n_rows; row++) {
+        acr_states states = {0};
+        acr_row r = {0};
+        if (e->lengths[row] == 0)
+            continue;
+        ACR_TRY(acr_dataset_row(&r, data, row, err));
+        ACR_TRY(acr_dataset_check_ids(data, row, shape->vocab_size, err));
+        ACR_TRY(acr_states_open(&states, states_dir, row, &r, shape, err));
+        acr_states_close(&states);
+    }
+
+cleanup:
+    return st;
+}
+
+/* Training on nothing would end with untrained weights and no error. */
+static accrue_status need_supervision(const acr_epochs *e, acr_dataset *data, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    for (int64_t row = 0; row < e->train_rows; row++) {
+        acr_row r = {0};
+        if (e->lengths[row] == 0)
+            continue;
+        ACR_TRY(acr_dataset_row(&r, data, row, err));
+        /* The first token is never a target. */
+        for (int64_t i = 1; i < r.tokens && i <= e->total_seq_len; i++)
+            if (r.loss_mask[i])
+                return ACCRUE_OK;
+    }
+    st = acr_fail(
+        err, ACCRUE_EMISMATCH,
+        "0 of the %lld training rows have a supervised token (loss_mask 1 behind the first "
+        "token), at least 1 expected",
+        (long long)e->train_rows);
+
+cleanup:
+    return st;
+}
+
+/* Whole samples must fit; only one that is alone may be longer, and is cut. */
+static accrue_status check_fit(const acr_epochs *e, const char *path, const acr_epoch *epochs,
+                               int64_t n, const char *kind, accrue_error *err)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t b = 0; b < epochs[i].n; b++) {
+            int64_t first = epochs[i].begin[b], last = epochs[i].begin[b + 1];
+            int64_t tokens = 0;
+            for (int64_t j = first; j < last; j++)
+                tokens += e->lengths[epochs[i].rows[j]] - 1;
+            if (last - first > 1 && tokens > e->total_seq_len)
+                return acr_fail(err, ACCRUE_EMISMATCH,
+                                "%s: %s epoch %lld, micro-batch %lld: %lld tokens in %lld rows, at "
+                                "most %lld expected",
+                                path, kind, (long long)i, (long long)b, (long long)tokens,
+                                (long long)(last - first), (long long)e->total_seq_len);
+        }
     return ACCRUE_OK;
 }
 
@@ -46,7 +119,8 @@ static void drop_missing(acr_epoch *epoch, const int64_t *lengths)
 }
 
 accrue_status acr_epochs_open(acr_epochs *out, const accrue_train_options *opt, acr_dataset *data,
-                              const char *states_dir, accrue_error *err)
+                              const char *states_dir, const acr_batch_shape *shape,
+                              accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
 
@@ -56,11 +130,14 @@ accrue_status acr_epochs_open(acr_epochs *out, const accrue_train_options *opt, 
     out->total_seq_len = opt->total_seq_len;
     out->seed = opt->seed;
     out->lengths = acr_calloc((size_t)out->n_rows + 1, sizeof *out->lengths);
-    if (!out->lengths)
+    out->absent = acr_calloc((size_t)out->n_rows + 1, sizeof *out->absent);
+    if (!out->lengths || !out->absent)
         return acr_enomem(err, (size_t)out->n_rows * sizeof *out->lengths, "the rows' lengths");
     for (int64_t i = 0; i < out->n_rows; i++)
         out->lengths[i] = acr_dataset_tokens(data, i);
     ACR_TRY(find_states(out, opt, states_dir, err));
+    ACR_TRY(check_rows(out, data, states_dir, shape, err));
+    ACR_TRY(need_supervision(out, data, err));
     if (opt->batch_plan) {
         ACR_TRY(
             acr_batch_plan_read(&out->plan, opt->batch_plan, out->n_rows, opt->total_seq_len, err));
@@ -70,6 +147,9 @@ accrue_status acr_epochs_open(acr_epochs *out, const accrue_train_options *opt, 
                           opt->batch_plan, (long long)out->plan.n_train, (long long)opt->epochs);
             goto cleanup;
         }
+        ACR_TRY(
+            check_fit(out, opt->batch_plan, out->plan.train, out->plan.n_train, "training", err));
+        ACR_TRY(check_fit(out, opt->batch_plan, out->plan.val, out->plan.n_val, "validation", err));
         for (int64_t i = 0; out->missing && i < out->plan.n_train; i++)
             drop_missing(&out->plan.train[i], out->lengths);
         for (int64_t i = 0; out->missing && i < out->plan.n_val; i++)
@@ -85,6 +165,7 @@ cleanup:
 void acr_epochs_free(acr_epochs *e)
 {
     acr_free(e->lengths);
+    acr_free(e->absent);
     acr_batch_plan_free(&e->plan);
     memset(e, 0, sizeof *e);
 }
@@ -133,23 +214,29 @@ static accrue_status count_epoch(accrue_train_plan *out, const accrue_train_opti
     int64_t steps = accrue_steps_per_epoch(micro_batches, n, opt->accumulation_tail);
 
     if (micro_batches == 0)
-        return acr_fail(err, ACCRUE_EMISMATCH, "epoch %lld has no rows to train on",
-                        (long long)epoch);
+        return acr_fail(err, ACCRUE_EMISMATCH,
+                        "epoch %lld: 0 micro-batches, at least 1 expected (%lld training rows)",
+                        (long long)epoch + 1, (long long)out->train_rows);
     if (steps == 0)
         return acr_fail(err, ACCRUE_EINVAL,
                         "--gradient-accumulation-steps %lld exceeds the number of batches per "
                         "epoch, %lld in epoch %lld",
-                        (long long)n, (long long)micro_batches, (long long)epoch);
+                        (long long)n, (long long)micro_batches, (long long)epoch + 1);
     if (epoch == 0) {
         out->first_epoch_micro_batches = micro_batches;
         out->first_epoch_steps = out->min_epoch_steps = out->max_epoch_steps = steps;
     }
+    if (micro_batches > out->max_epoch_micro_batches)
+        out->max_epoch_micro_batches = micro_batches;
     if (steps < out->min_epoch_steps)
         out->min_epoch_steps = steps;
     if (steps > out->max_epoch_steps)
         out->max_epoch_steps = steps;
     out->total_steps += steps;
-    if (opt->accumulation_tail == ACCRUE_TAIL_DROP)
+    out->epochs = epoch + 1;
+    /* An epoch that --max-steps cuts short never comes to its tail. */
+    if (opt->accumulation_tail == ACCRUE_TAIL_DROP &&
+        !(opt->max_steps && out->total_steps > opt->max_steps))
         out->dropped_micro_batches += micro_batches % n;
     return ACCRUE_OK;
 }
@@ -164,9 +251,10 @@ accrue_status acr_epochs_plan(accrue_train_plan *out, const acr_epochs *e,
         if (e->lengths[i] > 0)
             *(i < e->train_rows ? &out->train_rows : &out->val_rows) += 1;
     out->missing_rows = e->missing;
-    out->epochs = opt->epochs;
     for (int64_t i = 0; i < opt->epochs; i++) {
         acr_epoch epoch;
+        if (opt->max_steps && out->total_steps >= opt->max_steps)
+            break; /* later epochs never begin */
         ACR_TRY(acr_epochs_train(&epoch, e, i, err));
         st = count_epoch(out, opt, i, epoch.n, err);
         acr_epoch_free(&epoch);

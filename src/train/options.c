@@ -37,11 +37,42 @@ void accrue_train_options_init(accrue_train_options *opt, size_t struct_size)
     memcpy(opt, &d, struct_size < sizeof d ? struct_size : sizeof d);
 }
 
+static const int64_t max_epochs = 100000; /* all are planned before the first */
+
 static accrue_status at_least(const char *flag, int64_t value, int64_t least, accrue_error *err)
 {
     return value >= least ? ACCRUE_OK
                           : acr_fail(err, ACCRUE_EINVAL, "%s: %lld, at least %lld expected", flag,
                                      (long long)value, (long long)least);
+}
+
+static accrue_status check_text(const char *flag, const char *value, accrue_error *err)
+{
+    return value && *value ? ACCRUE_OK : acr_fail(err, ACCRUE_EINVAL, "%s: a value expected", flag);
+}
+
+static accrue_status check_choice(const char *flag, int value, int last, accrue_error *err)
+{
+    return value >= 1 && value <= last
+               ? ACCRUE_OK
+               : acr_fail(err, ACCRUE_EINVAL, "%s: choice %d, 1 to %d expected", flag, value, last);
+}
+
+static accrue_status check_values(const accrue_train_options *opt, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    ACR_TRY(check_text("--data-path", opt->data_path, err));
+    ACR_TRY(check_text("--save-path", opt->save_path, err));
+    ACR_TRY(check_text("--loss-fn", opt->loss_fn, err));
+    ACR_TRY(
+        check_choice("--accumulation-tail", (int)opt->accumulation_tail, ACCRUE_TAIL_STEP, err));
+    ACR_TRY(check_choice("--hidden-states-dtype", (int)opt->compute, ACCRUE_BF16, err));
+    ACR_TRY(check_choice("--on-missing", (int)opt->on_missing, ACCRUE_POLICY_SKIP, err));
+    ACR_TRY(check_choice("--on-nonfinite", (int)opt->on_nonfinite, ACCRUE_POLICY_SKIP, err));
+
+cleanup:
+    return st;
 }
 
 static accrue_status check_draft(const accrue_train_options *opt, accrue_error *err)
@@ -94,7 +125,10 @@ accrue_status acr_train_options_check(const accrue_train_options *opt, accrue_er
     ACR_TRY(at_least("--epochs", opt->epochs, 1, err));
     ACR_TRY(at_least("--sliding-window", opt->sliding_window, 1, err));
     ACR_TRY(at_least("--draft-vocab-size", opt->draft_vocab_size, 0, err));
-    if (opt->ttt_steps > ACCRUE_MAX_TTT_STEPS)
+    if (opt->epochs > max_epochs)
+        st = acr_fail(err, ACCRUE_EINVAL, "--epochs: %lld, at most %lld expected",
+                      (long long)opt->epochs, (long long)max_epochs);
+    else if (opt->ttt_steps > ACCRUE_MAX_TTT_STEPS)
         st = acr_fail(err, ACCRUE_EINVAL, "--ttt-steps: %d, at most %d expected", opt->ttt_steps,
                       ACCRUE_MAX_TTT_STEPS);
     else if (!(opt->train_data_ratio > 0 && opt->train_data_ratio <= 1))
@@ -108,6 +142,7 @@ accrue_status acr_train_options_check(const accrue_train_options *opt, accrue_er
                       opt->checkpoint_freq);
     if (st)
         goto cleanup;
+    ACR_TRY(check_values(opt, err));
     ACR_TRY(check_draft(opt, err));
     ACR_TRY(check_schedule(opt, err));
 

@@ -45,7 +45,8 @@ accrue_status acr_micro_batch(accrue_metrics *out, acr_model *m, acr_tape *t, co
     ACR_TRY(acr_eagle3_forward(&result, m, t, b, o, w->step_scale, err));
     ACR_TRY(acr_eagle3_metrics(out, &result, t, b, o, w->step_weight, w->loss_total, err));
     if (!isfinite(out->loss_sum)) {
-        st = acr_fail(err, ACCRUE_ENUMERIC, "the loss is %g", out->loss_sum);
+        st = acr_fail(err, ACCRUE_ENUMERIC, "the loss is %s",
+                      isnan(out->loss_sum) ? "NaN" : "infinite");
         goto cleanup;
     }
     if (backward)
@@ -239,10 +240,13 @@ accrue_status accrue_run_open(accrue_run **out, const accrue_train_options *opt,
     run->epoch = -1;
     ACR_TRY(acr_setup_open(&run->setup, opt, err));
     ACR_TRY(keep_options(run, opt, err));
-    ACR_TRY(acr_epochs_open(&run->epochs, opt, run->setup.data, run->setup.states_dir, err));
+    ACR_TRY(acr_epochs_open(&run->epochs, opt, run->setup.data, run->setup.states_dir,
+                            &run->setup.shape, err));
     ACR_TRY(acr_epochs_plan(&run->plan, &run->epochs, opt, err));
     describe_model(run);
     n = (size_t)opt->window.gradient_accumulation_steps;
+    if (n > (size_t)run->plan.max_epoch_micro_batches)
+        n = (size_t)run->plan.max_epoch_micro_batches; /* a short window at most */
     run->counts = acr_calloc(n, sizeof *run->counts);
     if (!run->counts) {
         st = acr_enomem(err, n * sizeof *run->counts, "the window's plan");
@@ -328,6 +332,15 @@ cleanup:
     return st;
 }
 
+/* Whether --max-steps ends this epoch before its last window. */
+static bool cut_short(const accrue_run *run)
+{
+    const int64_t n = run->opt.window.gradient_accumulation_steps;
+
+    return run->opt.max_steps &&
+           accrue_window_global_step(run->window) + run->used / n > run->opt.max_steps;
+}
+
 accrue_status accrue_run_epoch(accrue_run *run, int64_t epoch, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
@@ -337,6 +350,10 @@ accrue_status accrue_run_epoch(accrue_run *run, int64_t epoch, accrue_error *err
         return acr_fail(err, ACCRUE_EINVAL, "epoch %lld, 0 to %lld expected", (long long)epoch,
                         (long long)run->opt.epochs - 1);
     acr_loader_stop(run->loader);
+    /* A window's micro-batches are of one epoch: what an abandoned one has gathered is dropped. */
+    acr_window_zero(run->window);
+    run->failed = false;
+    run->used = run->next = 0;
     acr_epoch_free(&run->current);
     ACR_TRY(acr_epochs_train(&run->current, &run->epochs, epoch, err));
     if (run->current.n > run->excluded_capacity) {
@@ -356,11 +373,11 @@ accrue_status accrue_run_epoch(accrue_run *run, int64_t epoch, accrue_error *err
         run->opt.accumulation_tail == ACCRUE_TAIL_DROP ? run->current.n / n * n : run->current.n;
     ACR_TRY(acr_loader_start(run->loader, &run->current, 0, run->used, err));
     ACR_TRY(acr_emit(run, ACCRUE_EVENT_EPOCH, NULL, NULL, err));
-    if (run->used < run->current.n)
+    if (run->used < run->current.n && !cut_short(run))
         ACR_TRY(acr_notice(run, err,
                            "epoch %lld: the last %lld of %lld micro-batches do not fill "
                            "a window of %lld and are dropped",
-                           (long long)epoch, (long long)(run->current.n - run->used),
+                           (long long)epoch + 1, (long long)(run->current.n - run->used),
                            (long long)run->current.n, (long long)n));
 
 cleanup:
@@ -369,7 +386,7 @@ cleanup:
 
 bool accrue_run_next(const accrue_run *run)
 {
-    return run->next < run->used;
+    return !run->failed && run->next < run->used;
 }
 
 static const char *row_list(char out[256], const acr_batch *b)
@@ -412,8 +429,9 @@ static accrue_status run_one(accrue_run *run, int64_t i, accrue_metrics *metrics
                               metrics->loss_sum / (metrics->loss_total * (double)run->window_live),
                               w.has_weight, &inner);
     if (st == ACCRUE_ENUMERIC)
-        acr_fail(err, st, "optimizer step %lld, epoch %lld, micro-batch %lld (rows %s): %s",
-                 (long long)accrue_window_global_step(run->window) + 1, (long long)run->epoch,
+        acr_fail(err, st,
+                 "optimizer step %lld, epoch %lld, micro-batch %lld of the epoch (rows %s): %s",
+                 (long long)accrue_window_global_step(run->window) + 1, (long long)run->epoch + 1,
                  (long long)i, row_list(rows, b), inner.message);
     else if (st)
         acr_fail(err, st, "%s", inner.message);
@@ -458,8 +476,12 @@ accrue_status accrue_run_forward_backward(accrue_run *run, accrue_metrics *out, 
 
     if (out)
         memset(out, 0, sizeof *out);
+    if (run->failed)
+        return acr_fail(err, ACCRUE_ESTATE, "epoch %lld ended with an error; begin another",
+                        (long long)run->epoch + 1);
     if (!accrue_run_next(run))
         return acr_fail(err, ACCRUE_ESTATE, "no micro-batch is left in this epoch");
+    run->failed = true; /* until this micro-batch is counted */
     acr_window_begin(run->window);
     if (acr_window_filled(run->window) == 0) {
         run->window_first = i;
@@ -480,6 +502,7 @@ accrue_status accrue_run_forward_backward(accrue_run *run, accrue_metrics *out, 
         acr_fail(err, st, "%s", why.message);
         goto cleanup;
     }
+    run->failed = false;
     run->next = i + 1;
     if (run->next == run->used)
         acr_window_close_short(run->window);
@@ -500,7 +523,7 @@ accrue_status accrue_run_clip(accrue_run *run, double *norm, accrue_error *err)
 
     if (st == ACCRUE_ENUMERIC)
         acr_fail(err, st, "optimizer step %lld, epoch %lld, micro-batches %lld to %lld: %s",
-                 (long long)accrue_window_global_step(run->window) + 1, (long long)run->epoch,
+                 (long long)accrue_window_global_step(run->window) + 1, (long long)run->epoch + 1,
                  (long long)run->window_first, (long long)run->next - 1, why.message);
     else if (st)
         acr_fail(err, st, "%s", why.message);
@@ -526,6 +549,8 @@ accrue_status accrue_run_step(accrue_run *run, bool *stepped, accrue_error *err)
     run->lr = accrue_window_lr(run->window);
     run->muon_lr = accrue_window_muon_lr(run->window);
     ACR_TRY(accrue_window_step(run->window, &did, err));
+    if (stepped)
+        *stepped = did;
     if (did) {
         acr_model_refresh(run->setup.model);
         run->optimizer_seconds += acr_seconds() - start;
@@ -534,11 +559,11 @@ accrue_status accrue_run_step(accrue_run *run, bool *stepped, accrue_error *err)
         run->empty_told = empty;
         ACR_TRY(acr_notice(run, err,
                            "epoch %lld: the window that ends with micro-batch %lld has "
-                           "no supervised token; no update (%lld such windows so far)",
-                           (long long)run->epoch, (long long)run->next - 1, (long long)empty));
+                           "%s; no update (%lld such windows so far)",
+                           (long long)run->epoch + 1, (long long)run->next - 1,
+                           run->window_live ? "no supervised token" : "only skipped micro-batches",
+                           (long long)empty));
     }
-    if (stepped)
-        *stepped = did;
 
 cleanup:
     return st;
@@ -597,9 +622,15 @@ accrue_status accrue_run_validate(accrue_run *run, accrue_metrics *out, accrue_e
         acr_weigh(&w, &run->setup.eagle3, run->opt.window.loss_normalization, counts, total, e.n);
         st = acr_micro_batch(&m, run->setup.model, &run->tape, b, &run->setup.eagle3, &w, false,
                              &inner);
+        if (st == ACCRUE_ENUMERIC && run->opt.on_nonfinite == ACCRUE_POLICY_SKIP) {
+            run->skipped_nonfinite++;
+            ACR_TRY(acr_notice(run, err, "skipped: validation of epoch %lld, micro-batch %lld: %s",
+                               (long long)run->epoch + 1, (long long)i, inner.message));
+            continue;
+        }
         if (st) {
             acr_fail(err, st, "validation of epoch %lld, micro-batch %lld (rows %s): %s",
-                     (long long)run->epoch, (long long)i, row_list(rows, b), inner.message);
+                     (long long)run->epoch + 1, (long long)i, row_list(rows, b), inner.message);
             goto cleanup;
         }
         accrue_metrics_add(out, &m);
@@ -629,6 +660,10 @@ accrue_status accrue_run_save(accrue_run *run, const char *name, accrue_error *e
 
     if (!dir)
         return acr_enomem(err, strlen(name), "a path");
+    if (!*name || *name == '.' || strchr(name, '/')) {
+        st = acr_fail(err, ACCRUE_EINVAL, "checkpoint \"%s\": a plain name expected", name);
+        goto cleanup;
+    }
     if (acr_window_filled(run->window) && !accrue_window_at_boundary(run->window)) {
         st = acr_fail(err, ACCRUE_ESTATE, "%s: a checkpoint in mid-window, after %lld of %lld", dir,
                       (long long)acr_window_filled(run->window), (long long)run->window_size);

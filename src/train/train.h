@@ -125,16 +125,19 @@ accrue_status acr_train_options_check(const accrue_train_options *opt, accrue_er
 typedef struct acr_epochs {
     int64_t n_rows, train_rows;
     int64_t *lengths; /* [n_rows] tokens; 0: left out */
-    int64_t missing;  /* rows left out for want of hidden states */
+    bool *absent;     /* [n_rows] left out for want of hidden states */
+    int64_t missing;  /* how many of those */
     int64_t total_seq_len;
     uint64_t seed;
     bool replayed;
     acr_batch_plan plan;
 } acr_epochs;
 
-/* Looks for every row's states; a missing file is an error or leaves the row out (on_missing). */
+/* Looks for every row's states; a missing file is an error or leaves the row out (on_missing).
+ * Sets of up to 1 GiB are also read and checked whole. */
 accrue_status acr_epochs_open(acr_epochs *out, const accrue_train_options *opt, acr_dataset *data,
-                              const char *states_dir, accrue_error *err);
+                              const char *states_dir, const acr_batch_shape *shape,
+                              accrue_error *err);
 void acr_epochs_free(acr_epochs *e);
 accrue_status acr_epochs_train(acr_epoch *out, const acr_epochs *e, int64_t epoch,
                                accrue_error *err);
@@ -200,6 +203,7 @@ struct accrue_run {
     acr_epoch current; /* micro-batches of the epoch */
     int64_t used;      /* of them, how many the tail policy lets take part */
     int64_t next;      /* micro-batch to run */
+    bool failed;       /* in this epoch: where its window stands is not known */
     bool *excluded;    /* [current.n] not finite, left out */
     int64_t excluded_capacity;
 
@@ -231,6 +235,8 @@ typedef struct acr_checkpoint_state {
 /* Writes the folder `dir` by way of a temporary sibling; an older `dir` is replaced as a whole. */
 accrue_status acr_checkpoint_write(const char *dir, acr_model *m, acr_tape *scratch,
                                    const acr_checkpoint_state *state, accrue_error *err);
+/* Makes the folders above `path`. */
+accrue_status acr_checkpoint_parents(const char *path, accrue_error *err);
 /* Removes a folder of plain files; what cannot be removed is left. */
 void acr_checkpoint_remove(const char *path);
 /* EINVAL where `dir` exists and is not empty. */

@@ -176,6 +176,39 @@ static accrue_status keep_maps(accrue_run *run, const char *data_path, accrue_er
     return acr_notice(run, err, "the vocabulary maps were not written: %s", why.message);
 }
 
+static accrue_status tell_missing(accrue_run *run, accrue_error *err)
+{
+    const acr_epochs *e = &run->epochs;
+    char rows[200] = "";
+    size_t used = 0;
+
+    if (!e->missing)
+        return ACCRUE_OK;
+    for (int64_t i = 0; i < e->n_rows && used < 150; i++)
+        if (e->absent[i])
+            used += (size_t)snprintf(rows + used, sizeof rows - used, "%s%lld", used ? ", " : "",
+                                     (long long)i);
+    return acr_notice(
+        run, err, "%lld of %lld rows have no hidden states and are left out (rows %s%s)",
+        (long long)e->missing, (long long)e->n_rows, rows, used >= 150 ? ", ..." : "");
+}
+
+/* A value that no run could use is found before the first step, under its flag's name. */
+static accrue_status make_save_path(const char *path, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    char *inside = acr_sprintf("%s/.", path);
+
+    if (!inside)
+        return acr_enomem(err, strlen(path), "a path");
+    acr_checkpoint_parents(inside, NULL);
+    if (!acr_is_dir(path) || access(path, W_OK | X_OK) != 0)
+        st = acr_fail(err, ACCRUE_EINVAL, "--save-path: %s is no folder that can be written to: %s",
+                      path, acr_is_dir(path) ? "permission denied" : "it cannot be made");
+    acr_free(inside);
+    return st;
+}
+
 accrue_status accrue_train(const accrue_train_options *opt, accrue_event_cb cb, void *payload,
                            accrue_error *err)
 {
@@ -187,7 +220,9 @@ accrue_status accrue_train(const accrue_train_options *opt, accrue_event_cb cb, 
     ACR_TRY(accrue_run_open(&l.run, opt, cb, payload, err));
     if (opt->dump_batch_plan)
         ACR_TRY(acr_epochs_dump(&l.run->epochs, opt->epochs, opt->dump_batch_plan, err));
+    ACR_TRY(make_save_path(opt->save_path, err));
     ACR_TRY(acr_emit(l.run, ACCRUE_EVENT_START, NULL, NULL, err));
+    ACR_TRY(tell_missing(l.run, err));
     ACR_TRY(keep_maps(l.run, opt->data_path, err));
     for (int64_t epoch = 0; epoch < opt->epochs && !at_max_steps(l.run); epoch++) {
         ACR_TRY(accrue_run_epoch(l.run, epoch, err));

@@ -363,8 +363,8 @@ static accrue_status check_loss(const accrue_window *w, double loss, accrue_erro
 {
     if (isfinite(loss))
         return ACCRUE_OK;
-    return acr_fail(err, ACCRUE_ENUMERIC, "micro-batch %lld: the loss is %g",
-                    (long long)w->micro_batches + 1, loss);
+    return acr_fail(err, ACCRUE_ENUMERIC, "micro-batch %lld: the loss is %s",
+                    (long long)w->micro_batches + 1, isnan(loss) ? "NaN" : "infinite");
 }
 
 /* Names the element that b->bad found. */
@@ -375,9 +375,9 @@ static accrue_status fail_nonfinite(const acr_block *b, const void *array, const
     double value = p->dtype == ACR_DTYPE_F64 ? ((const double *)array)[b->bad]
                                              : (double)((const float *)array)[b->bad];
 
-    return acr_fail(err, ACCRUE_ENUMERIC, "micro-batch %lld: %s of %s is %g at [%lld, %lld]",
-                    (long long)micro_batch, what, p->name, value, (long long)(b->bad / p->cols),
-                    (long long)(b->bad % p->cols));
+    return acr_fail(err, ACCRUE_ENUMERIC, "micro-batch %lld: %s of %s is %s at [%lld, %lld]",
+                    (long long)micro_batch, what, p->name, isnan(value) ? "NaN" : "infinite",
+                    (long long)(b->bad / p->cols), (long long)(b->bad % p->cols));
 }
 
 accrue_status accrue_window_backward(accrue_window *w, double loss, double weight,

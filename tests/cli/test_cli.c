@@ -180,6 +180,9 @@ static const struct {
      "--fc-norm and --norm-before-fc exclude each other: one norm or the other"},
     {V "--from-pretrained ck --num-layers 2", "--from-pretrained ck and --num-layers 2 exclude "
                                               "each other: the config defines the draft's layers"},
+    {V "--from-pretrained ck --no-norm-output",
+     "--from-pretrained ck and --no-norm-output exclude each other: the checkpoint's config "
+     "decides"},
     {V "--from-pretrained ck --draft-config dc",
      "--from-pretrained ck and --draft-config dc exclude each other: the checkpoint has a config "
      "of its own"},
@@ -231,7 +234,7 @@ static void test_accepted(void **state)
                                        "--hidden-states-backend file",
                                        "--enable-confidence-head",
                                        "--scheduler-warmup-ratio 0",
-                                       "--from-pretrained ck --draft-vocab-size 8192 --fc-norm",
+                                       "--from-pretrained ck --draft-vocab-size 8192",
                                        "--train-data-ratio 1",
                                        "--fc-norm --no-norm-before-fc",
                                        "--batch-plan a --dump-batch-plan b",
