@@ -432,6 +432,47 @@ static void symmetric_product(muon_pass *a, int64_t m, int64_t k, void *x, void 
     spread(m * m, (m + ROW_GROUP - 1) / ROW_GROUP, mirror_task, a);
 }
 
+typedef struct swap_pass {
+    float *x;
+    int64_t rows, cols;
+} swap_pass;
+
+static void swap(float *a, float *b)
+{
+    float t = *a;
+
+    *a = *b;
+    *b = t;
+}
+
+static void swap_task(int64_t pair, void *ctx)
+{
+    const swap_pass *s = ctx;
+    float *a = s->x + 2 * pair * s->cols;
+    float *b = 2 * pair + 1 < s->rows ? a + s->cols : a;
+    int64_t c = 0;
+
+    for (; c + 1 < s->cols; c += 2) {
+        swap(&a[c], &b[c + 1]);
+        if (b > a)
+            swap(&a[c + 1], &b[c]);
+    }
+    if (c < s->cols && b > a)
+        swap(&a[c], &b[c]);
+}
+
+/* Swaps the two rows of each pair and the two columns of each pair.  Processors that multiply bf16 add
+ * the products of a pair of elements in turn, the second one first (VDPBF16PS), and torch's bits are
+ * theirs.  On X with pairs swapped all of the iteration's sums, taken in plain order, run that way;
+ * swapping again brings X back. */
+static void swap_pairs(const muon_pass *a, void *x)
+{
+    swap_pass s = {.x = x, .rows = a->rows, .cols = a->cols};
+
+    if (a->bf16)
+        spread(a->rows * a->cols, (a->rows + 1) / 2, swap_task, &s);
+}
+
 /* X <- a X + (b A + c A^2) X with A = X X^T, muon_ns_steps times; drives the singular values of X
  * towards 1 (Jordan et al. 2024; the coefficients are theirs). */
 static void newton_schulz(muon_pass *p)
@@ -488,7 +529,9 @@ static void muon_update(muon_pass *a)
     a->s = norm > 1e-7 ? norm : 1e-7; /* a gradient of zeros stays one */
     a->x = s->x;
     spread(a->n, (a->n + ACR_BLOCK - 1) / ACR_BLOCK, divide_task, a);
+    swap_pairs(a, s->x);
     newton_schulz(a);
+    swap_pairs(a, s->x);
     if (p->rows > p->cols) {
         transpose(a, p->cols, p->rows, s->x, s->product);
         x = s->product;
