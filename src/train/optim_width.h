@@ -88,7 +88,7 @@ static void NAME(combine)(int64_t n, bool bf16, double s, const REAL *x, double 
 {
     const REAL a = (REAL)s, b = (REAL)t;
 
-    /* As the processor's bf16 product ends: the scaled sum is rounded to f32, the rest is one fma. */
+    /* As the processor's bf16 product ends: the scaled sum is rounded to f32, then one fma. */
     if (bf16)
         for (int64_t i = 0; i < n; i++)
             y[i] = (REAL)round_bf16(fmaf((float)a, (float)x[i], (float)(b * y[i])));
