@@ -462,9 +462,9 @@ static void swap_task(int64_t pair, void *ctx)
 }
 
 /* Swaps the two rows of each pair and the two columns of each pair.  Processors that multiply bf16
- * add the products of a pair of elements in turn, the second one first (VDPBF16PS); torch's bits
- * are theirs.  On X with pairs swapped all of the iteration's sums, taken in plain order, run that way;
- * swapping again brings X back. */
+ * add the products of a pair of elements in turn, the second one first (VDPBF16PS), and torch's
+ * bits are theirs.  On X with pairs swapped all of the iteration's sums, taken in plain order, run
+ * that way; swapping again brings X back. */
 static void swap_pairs(const muon_pass *a, void *x)
 {
     swap_pass s = {.x = x, .rows = a->rows, .cols = a->cols};
