@@ -234,7 +234,8 @@ typedef struct accrue_train_options {
     double checkpoint_freq;
     bool save_best;
     int64_t log_freq; /* optimizer steps between two records of the caller's log; default 1 */
-    bool no_resume;   /* --no-resume-from-checkpoint: write over the checkpoints in save_path */
+    bool no_resume; /* --no-resume-from-checkpoint: begin anew, over the checkpoints in save_path */
+    const char *resume_from; /* a checkpoint folder; NULL: the newest valid one in save_path */
     const char *save_path;
     const char *batch_plan, *dump_batch_plan; /* files; NULL: none */
     accrue_policy on_nonfinite;
@@ -262,7 +263,9 @@ typedef struct accrue_metrics {
 ACCRUE_API void accrue_metrics_add(accrue_metrics *into, const accrue_metrics *m);
 
 typedef enum accrue_event_kind {
-    ACCRUE_EVENT_START = 1,   /* plan is valid */
+    ACCRUE_EVENT_START =
+        1, /* plan is valid; where `resumed`, epoch, global_step and micro_batch say
+                                 where the run goes on (a finished one: behind its last epoch) */
     ACCRUE_EVENT_MICRO_BATCH, /* one forward and backward done */
     ACCRUE_EVENT_STEP,        /* an optimizer step was taken; metrics are the window's */
     ACCRUE_EVENT_VALIDATION,  /* an epoch was validated; metrics are the epoch's */
@@ -289,6 +292,7 @@ typedef struct accrue_train_plan {
 typedef struct accrue_event {
     accrue_event_kind kind;
     const accrue_train_plan *plan;
+    bool resumed;          /* the run goes on from a checkpoint */
     int64_t epoch;         /* 0-based */
     int64_t global_step;   /* optimizer steps completed */
     int64_t micro_batch;   /* of the epoch, 1-based, completed */
@@ -305,7 +309,8 @@ typedef struct accrue_event {
 /* Non-zero stops the run at this point with ECANCELED; nothing more is written. */
 typedef int (*accrue_event_cb)(const accrue_event *event, void *payload);
 
-/* Runs the whole training: plan, epochs, validation, checkpoints.  `cb` may be NULL. */
+/* Runs the whole training: plan, epochs, validation, checkpoints.  Goes on from the newest valid
+ * checkpoint in save_path, to the bits of a run that was never stopped.  `cb` may be NULL. */
 ACCRUE_API ACCRUE_CHECK accrue_status accrue_train(const accrue_train_options *opt,
                                                    accrue_event_cb cb, void *payload,
                                                    accrue_error *err);

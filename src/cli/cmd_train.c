@@ -59,7 +59,7 @@ static void log_event(train_run *run, const accrue_event *e)
 
     errno = 0;
     if (e->kind == ACCRUE_EVENT_START)
-        failed = metrics_open(&run->metrics, t->save_path);
+        failed = metrics_open(&run->metrics, t->save_path, e, &run->history);
     else if (e->kind == ACCRUE_EVENT_STEP && (e->global_step - 1) % run->o->log_freq == 0)
         failed = metrics_step(&run->metrics, e, t->window.optimizer == ACCRUE_MUON);
     else if (e->kind == ACCRUE_EVENT_VALIDATION)

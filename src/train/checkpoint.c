@@ -187,34 +187,33 @@ static json_t *val_metrics(const accrue_metrics *m)
 }
 
 static accrue_status write_files(const char *dir, acr_model *m, acr_tape *scratch,
-                                 const acr_checkpoint_state *s, accrue_error *err)
+                                 const acr_checkpoint_content *c, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
 
     ACR_TRY(write_json(dir, "config.json", json_incref(m->config.json), err));
     ACR_TRY(write_weights(dir, m, scratch, err));
-    if (s->training)
-        ACR_TRY(write_json(dir, "training_state.json",
-                           json_pack("{s:I, s:I, s:I, s:I}", "epoch", (json_int_t)s->epoch,
-                                     "local_step", (json_int_t)s->local_step, "global_step",
-                                     (json_int_t)s->global_step, "gradient_accumulation_steps",
-                                     (json_int_t)s->gradient_accumulation_steps),
-                           err));
-    if (s->val)
-        ACR_TRY(write_json(dir, "val_metrics.json", val_metrics(s->val), err));
+    if (c->val)
+        ACR_TRY(write_json(dir, "val_metrics.json", val_metrics(c->val), err));
+    if (c->state) {
+        ACR_TRY(acr_state_write(dir, m, c->window, err));
+        ACR_TRY(write_json(dir, "training_state.json", acr_training_state_json(c->state), err));
+        ACR_TRY(acr_manifest_write(dir, err));
+    }
     ACR_TRY(sync_dir(dir, err));
 
 cleanup:
     return st;
 }
 
-/* Gives the finished folder its name. */
-static accrue_status take_name(const char *temporary, const char *dir, const char *parent,
-                               accrue_error *err)
+/* Gives the finished folder its name; *exchanged tells whether `temporary` is now an older one. */
+static accrue_status take_name(bool *exchanged, const char *temporary, const char *dir,
+                               const char *parent, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     struct stat s;
 
+    *exchanged = false;
     if (lstat(dir, &s) != 0) {
         if (rename(temporary, dir) != 0)
             st = acr_fail_errno(err, errno, "cannot rename a checkpoint to this name", dir);
@@ -222,14 +221,35 @@ static accrue_status take_name(const char *temporary, const char *dir, const cha
         st = acr_fail(err, ACCRUE_EIO, "%s: exists and is no folder", dir);
     } else if (renameat2(AT_FDCWD, temporary, AT_FDCWD, dir, RENAME_EXCHANGE) != 0) {
         st = acr_fail_errno(err, errno, "cannot replace", dir);
+    } else {
+        *exchanged = true;
     }
     if (!st)
         st = sync_dir(parent, err);
     return st;
 }
 
+/* The first free name "<dir>.aside-<k>". */
+static accrue_status set_aside(char **aside, const char *from, const char *dir, accrue_error *err)
+{
+    struct stat s;
+
+    for (int k = 1;; k++) {
+        acr_free(*aside);
+        *aside = acr_sprintf("%s.aside-%d", dir, k);
+        if (!*aside)
+            return acr_enomem(err, strlen(dir), "a path");
+        if (lstat(*aside, &s) != 0)
+            break;
+    }
+    if (rename(from, *aside) != 0)
+        return acr_fail_errno(err, errno, "cannot set aside the folder that was", dir);
+    return ACCRUE_OK;
+}
+
 accrue_status acr_checkpoint_write(const char *dir, acr_model *m, acr_tape *scratch,
-                                   const acr_checkpoint_state *state, accrue_error *err)
+                                   const acr_checkpoint_content *content, char **aside,
+                                   accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     const char *slash = strrchr(dir, '/');
@@ -237,7 +257,9 @@ accrue_status acr_checkpoint_write(const char *dir, acr_model *m, acr_tape *scra
     char *parent = acr_sprintf("%.*s", parent_length ? parent_length : 1, slash ? dir : ".");
     char *temporary = acr_sprintf("%s/.%s.tmp-%ld", parent ? parent : "", slash ? slash + 1 : dir,
                                   (long)getpid());
+    bool exchanged = false, unlisted = false;
 
+    *aside = NULL;
     if (!parent || !temporary) {
         st = acr_enomem(err, strlen(dir), "a path");
         goto cleanup;
@@ -248,12 +270,14 @@ accrue_status acr_checkpoint_write(const char *dir, acr_model *m, acr_tape *scra
         st = acr_fail_errno(err, errno, "cannot create", temporary);
         goto cleanup;
     }
-    ACR_TRY(write_files(temporary, m, scratch, state, err));
-    ACR_TRY(take_name(temporary, dir, parent, err));
+    ACR_TRY(write_files(temporary, m, scratch, content, err));
+    ACR_TRY(take_name(&exchanged, temporary, dir, parent, err));
+    if (exchanged && (acr_manifest_check(temporary, &unlisted, NULL) || unlisted))
+        ACR_TRY(set_aside(aside, temporary, dir, err));
 
 cleanup:
     /* After an exchange this is the folder that was replaced. */
-    if (temporary)
+    if (temporary && !(st && exchanged))
         acr_checkpoint_remove(temporary);
     acr_free(temporary);
     acr_free(parent);
