@@ -206,45 +206,42 @@ cleanup:
     return st;
 }
 
-/* Gives the finished folder its name; *exchanged tells whether `temporary` is now an older one. */
-static accrue_status take_name(bool *exchanged, const char *temporary, const char *dir,
-                               const char *parent, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    struct stat s;
-
-    *exchanged = false;
-    if (lstat(dir, &s) != 0) {
-        if (rename(temporary, dir) != 0)
-            st = acr_fail_errno(err, errno, "cannot rename a checkpoint to this name", dir);
-    } else if (!S_ISDIR(s.st_mode)) {
-        st = acr_fail(err, ACCRUE_EIO, "%s: exists and is no folder", dir);
-    } else if (renameat2(AT_FDCWD, temporary, AT_FDCWD, dir, RENAME_EXCHANGE) != 0) {
-        st = acr_fail_errno(err, errno, "cannot replace", dir);
-    } else {
-        *exchanged = true;
-    }
-    if (!st)
-        st = sync_dir(parent, err);
-    return st;
-}
-
-/* The first free name "<dir>.aside-<k>". */
-static accrue_status set_aside(char **aside, const char *from, const char *dir, accrue_error *err)
+/* Moves what has the name and is no whole checkpoint, or holds more than one, to the first free name
+ * "<dir>.aside-<k>", so that only checkpoints of ours are ever replaced. */
+static accrue_status set_aside(char **aside, const char *dir, accrue_error *err)
 {
     struct stat s;
+    bool unlisted = false;
 
-    for (int k = 1;; k++) {
+    if (lstat(dir, &s) != 0 || (!acr_manifest_check(dir, &unlisted, NULL) && !unlisted))
+        return ACCRUE_OK;
+    for (int k = 1; k == 1 || lstat(*aside, &s) == 0; k++) {
         acr_free(*aside);
         *aside = acr_sprintf("%s.aside-%d", dir, k);
         if (!*aside)
             return acr_enomem(err, strlen(dir), "a path");
-        if (lstat(*aside, &s) != 0)
-            break;
     }
-    if (rename(from, *aside) != 0)
-        return acr_fail_errno(err, errno, "cannot set aside the folder that was", dir);
+    if (rename(dir, *aside) != 0)
+        return acr_fail_errno(err, errno, "cannot set aside", dir);
     return ACCRUE_OK;
+}
+
+/* Gives the finished folder its name. */
+static accrue_status take_name(const char *temporary, const char *dir, const char *parent,
+                               accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    struct stat s;
+
+    if (lstat(dir, &s) != 0) {
+        if (rename(temporary, dir) != 0)
+            st = acr_fail_errno(err, errno, "cannot rename a checkpoint to this name", dir);
+    } else if (renameat2(AT_FDCWD, temporary, AT_FDCWD, dir, RENAME_EXCHANGE) != 0) {
+        st = acr_fail_errno(err, errno, "cannot replace", dir);
+    }
+    if (!st)
+        st = sync_dir(parent, err);
+    return st;
 }
 
 accrue_status acr_checkpoint_write(const char *dir, acr_model *m, acr_tape *scratch,
@@ -257,7 +254,6 @@ accrue_status acr_checkpoint_write(const char *dir, acr_model *m, acr_tape *scra
     char *parent = acr_sprintf("%.*s", parent_length ? parent_length : 1, slash ? dir : ".");
     char *temporary = acr_sprintf("%s/.%s.tmp-%ld", parent ? parent : "", slash ? slash + 1 : dir,
                                   (long)getpid());
-    bool exchanged = false, unlisted = false;
 
     *aside = NULL;
     if (!parent || !temporary) {
@@ -271,17 +267,47 @@ accrue_status acr_checkpoint_write(const char *dir, acr_model *m, acr_tape *scra
         goto cleanup;
     }
     ACR_TRY(write_files(temporary, m, scratch, content, err));
-    ACR_TRY(take_name(&exchanged, temporary, dir, parent, err));
-    if (exchanged && (acr_manifest_check(temporary, &unlisted, NULL) || unlisted))
-        ACR_TRY(set_aside(aside, temporary, dir, err));
+    if (content->state)
+        ACR_TRY(set_aside(aside, dir, err));
+    ACR_TRY(take_name(temporary, dir, parent, err));
 
 cleanup:
     /* After an exchange this is the folder that was replaced. */
-    if (temporary && !(st && exchanged))
+    if (temporary)
         acr_checkpoint_remove(temporary);
     acr_free(temporary);
     acr_free(parent);
     return st;
+}
+
+/* ".<name>.tmp-<digits>" */
+static bool is_temporary(const char *name)
+{
+    const char *suffix = strstr(name, ".tmp-");
+
+    return *name == '.' && suffix && suffix > name + 1 && suffix[5] &&
+           strspn(suffix + 5, "0123456789") == strlen(suffix + 5);
+}
+
+void acr_checkpoint_clean(const char *parent)
+{
+    DIR *d = opendir(parent);
+    struct dirent *entry = NULL;
+
+    while (d && (entry = readdir(d)) != NULL) {
+        char *path = NULL;
+        struct stat s;
+        if (!is_temporary(entry->d_name))
+            continue;
+        path = acr_sprintf("%s/%s", parent, entry->d_name);
+        if (path && lstat(path, &s) == 0 && S_ISDIR(s.st_mode))
+            acr_checkpoint_remove(path);
+        else if (path && S_ISLNK(s.st_mode))
+            unlink(path);
+        acr_free(path);
+    }
+    if (d)
+        closedir(d);
 }
 
 accrue_status acr_checkpoint_vacant(const char *dir, accrue_error *err)

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define MANIFEST "manifest.json"
+#define FORMAT   "accrue checkpoint"
 
 enum { VERSION = 2, MAX_MANIFEST = 1 << 20, HEX = 17 };
 
@@ -59,8 +60,7 @@ accrue_status acr_manifest_write(const char *dir, accrue_error *err)
             ACR_TRY(describe_file(&one, dir, entry->d_name, err));
             json_object_set_new(files, entry->d_name, one);
         }
-    manifest = json_pack("{s:s, s:i, s:O}", "format", "accrue checkpoint", "version", VERSION,
-                         "files", files);
+    manifest = json_pack("{s:s, s:i, s:O}", "format", FORMAT, "version", VERSION, "files", files);
     text = manifest ? acr_json_text(manifest) : NULL;
     if (!d || !path || !text) {
         st = acr_enomem(err, 0, MANIFEST);
@@ -82,18 +82,21 @@ static accrue_status check_text(json_t **out, const char *path, accrue_error *er
 {
     accrue_status st = ACCRUE_OK;
     json_t *manifest = NULL;
+    const char *format = NULL;
     char *text = NULL;
     acr_map map = {0};
 
     *out = NULL;
     ACR_TRY(acr_map_open(&map, path, err));
     ACR_TRY(acr_json_load(&manifest, path, MAX_MANIFEST, err));
+    format = json_string_value(json_object_get(manifest, "format"));
     text = acr_json_text(manifest);
     if (!text) {
         st = acr_enomem(err, map.bytes, MANIFEST);
         goto cleanup;
     }
     if (strlen(text) != map.bytes || memcmp(text, map.data, map.bytes) != 0 ||
+        json_object_size(manifest) != 3 || !format || strcmp(format, FORMAT) != 0 ||
         json_integer_value(json_object_get(manifest, "version")) != VERSION ||
         !json_is_object(json_object_get(manifest, "files"))) {
         st = acr_fail(err, ACCRUE_EFORMAT, "%s: not a manifest of version %d as it was written",

@@ -292,14 +292,15 @@ typedef struct acr_checkpoint_content {
     const accrue_metrics *val; /* NULL: no val_metrics.json */
 } acr_checkpoint_content;
 
-/* Writes the folder `dir` by way of a temporary sibling; an older `dir` is replaced as a whole.
- * Unless it is a checkpoint of ours and nothing else, it is kept under the name in *aside, which
- * the caller frees; NULL where nothing was. */
+/* Writes the folder `dir` by way of a temporary sibling; an older checkpoint is replaced as a whole.
+ * Anything else of that name is moved to the one in *aside, which the caller frees; else NULL. */
 accrue_status acr_checkpoint_write(const char *dir, acr_model *m, acr_tape *scratch,
                                    const acr_checkpoint_content *content, char **aside,
                                    accrue_error *err);
 /* Removes a folder of plain files; what cannot be removed is left. */
 void acr_checkpoint_remove(const char *path);
+/* Removes what saves that were killed left in `parent` under temporary names. */
+void acr_checkpoint_clean(const char *parent);
 /* EINVAL where `dir` exists and is not empty. */
 accrue_status acr_checkpoint_vacant(const char *dir, accrue_error *err);
 /* Points the link `name` in `parent` at `target`, replacing a link that is there. */

@@ -282,6 +282,7 @@ accrue_status accrue_train(const accrue_train_options *given, accrue_event_cb cb
     if (at.finished)
         goto cleanup;
     ACR_TRY(keep_maps(run, opt.data_path, err));
+    acr_checkpoint_clean(opt.save_path);
     for (int64_t epoch = at.epoch; epoch < opt.epochs; epoch++, at.from = 0) {
         if (at_max_steps(run) && !at.from)
             break;
