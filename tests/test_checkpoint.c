@@ -194,6 +194,7 @@ static const char *const state_keys[] = {
     "global_step",
     "gradient_accumulation_steps",
     "hidden_states_dtype",
+    "is_best",
     "local_step",
     "loss_normalization",
     "micro_batches",

@@ -26,6 +26,7 @@ typedef struct variant {
     accrue_tail tail;
     accrue_loss_normalization normalization;
     int64_t stop; /* optimizer steps before the first run ends */
+    double lr;    /* 0: 1e-2 */
 } variant;
 
 static accrue_train_options options_of(const variant *v, const char *out)
@@ -43,7 +44,7 @@ static accrue_train_options options_of(const variant *v, const char *out)
     o.window.optimizer = v->optimizer;
     o.window.loss_normalization = v->normalization;
     o.window.scheduler = ACCRUE_SCHEDULE_COSINE;
-    o.window.lr = 1e-2;
+    o.window.lr = v->lr > 0 ? v->lr : 1e-2;
     o.window.gradient_accumulation_steps = 4;
     return o;
 }
@@ -97,9 +98,11 @@ static void test_continued(void **state)
 static void test_continued_between_epochs(void **state)
 {
     const variant variants[] = {
-        {ACCRUE_F32, ACCRUE_MUON, ACCRUE_TAIL_DROP, ACCRUE_NORMALIZE_TOKEN, 26},
-        {ACCRUE_BF16, ACCRUE_ADAMW, ACCRUE_TAIL_STEP, ACCRUE_NORMALIZE_MICROBATCH, 28},
-        {ACCRUE_F64, ACCRUE_MUON, ACCRUE_TAIL_STEP, ACCRUE_NORMALIZE_TOKEN, 14},
+        {ACCRUE_F32, ACCRUE_MUON, ACCRUE_TAIL_DROP, ACCRUE_NORMALIZE_TOKEN, 26, 0},
+        {ACCRUE_BF16, ACCRUE_ADAMW, ACCRUE_TAIL_STEP, ACCRUE_NORMALIZE_MICROBATCH, 28, 0},
+        {ACCRUE_F64, ACCRUE_MUON, ACCRUE_TAIL_STEP, ACCRUE_NORMALIZE_TOKEN, 14, 0},
+        /* The epoch ends worse than where it was cut, which was the best so far. */
+        {ACCRUE_F32, ACCRUE_ADAMW, ACCRUE_TAIL_DROP, ACCRUE_NORMALIZE_TOKEN, 30, 1.0},
     };
 
     (void)state;
@@ -165,6 +168,10 @@ static void test_stopped_everywhere(void **state)
     o.save_best = true;
     o.window.lr = 0.3; /* the best is not the last */
     stop_everywhere(o, "best", 2);
+    o.save_best = false;
+    o.window.lr = 1e-2;
+    o.max_steps = 7; /* the last epoch is cut short, and the best so far */
+    stop_everywhere(o, "cut", 1);
     acr_free((void *)(uintptr_t)o.batch_plan);
 }
 

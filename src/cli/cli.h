@@ -108,6 +108,7 @@ typedef struct progress {
     double drawn;      /* when the bar was last drawn, on the run's clock */
     accrue_event last; /* of the last step */
     bool stepped;
+    int64_t first_step; /* where a run that goes on stood */
     double tokens_per_second;
 } progress;
 

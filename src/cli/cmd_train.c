@@ -110,7 +110,8 @@ static int sum_up(train_run *run)
     snprintf(path, bytes, "%s/training.svg", folder);
     printf("\n");
     history_table(&run->history, stdout);
-    if (run->history.n && plot_write(&run->history, path))
+    /* A run that was finished before keeps the plot that it has. */
+    if (run->history.n && run->progress.stepped && plot_write(&run->history, path))
         code = cli_fail(EXIT_FAILURE, "%s: %s", path, strerror(errno));
     else
         printf("\n%s%s%s/metrics.jsonl%s%s\n", run->checkpoint, run->checkpoint[0] ? ", " : "",

@@ -51,6 +51,7 @@ accrue_status acr_run_state(acr_training_state *out, accrue_run *run, accrue_err
         .order_fingerprint = run->current.begin ? (int64_t)acr_epoch_hash(&run->current) : 0,
         .best_loss = run->best_loss,
         .concluded = run->concluded,
+        .is_best = run->is_best,
     };
     return ACCRUE_OK;
 }

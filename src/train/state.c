@@ -129,6 +129,7 @@ json_t *acr_training_state_json(const acr_training_state *s)
     for (int i = 0; i < ACR_COUNT(fields); i++)
         json_object_set_new(o, fields[i].name, field_json(s, &fields[i]));
     json_object_set_new(o, "concluded", json_boolean(s->concluded));
+    json_object_set_new(o, "is_best", json_boolean(s->is_best));
     json_object_set_new(o, "best_loss",
                         isfinite(s->best_loss) ? json_real(s->best_loss) : json_null());
     return o;
@@ -179,13 +180,15 @@ accrue_status acr_training_state_read(acr_training_state *out, const char *dir, 
         ACR_TRY(field_read(out, &fields[i], json_object_get(o, fields[i].name), path, err));
     loss = json_object_get(o, "best_loss");
     if ((!json_is_number(loss) && !json_is_null(loss)) ||
-        !json_is_boolean(json_object_get(o, "concluded"))) {
-        st = acr_fail(err, ACCRUE_EFORMAT, "%s: \"best_loss\" or \"concluded\" has no valid value",
-                      path);
+        !json_is_boolean(json_object_get(o, "concluded")) ||
+        !json_is_boolean(json_object_get(o, "is_best"))) {
+        st = acr_fail(err, ACCRUE_EFORMAT,
+                      "%s: \"best_loss\", \"concluded\" or \"is_best\" has no valid value", path);
         goto cleanup;
     }
     out->best_loss = json_is_null(loss) ? HUGE_VAL : json_number_value(loss);
     out->concluded = json_is_true(json_object_get(o, "concluded"));
+    out->is_best = json_is_true(json_object_get(o, "is_best"));
 
 cleanup:
     json_decref(o);

@@ -229,6 +229,7 @@ struct accrue_run {
     double best_loss;   /* HUGE_VAL: none yet */
     int64_t best_epoch; /* -1: none yet */
     int64_t superseded; /* epoch whose folder the next checkpoint replaces as the best, or -1 */
+    bool is_best;       /* the next checkpoint has the least validation loss so far */
     bool concluded;     /* the next checkpoint is the last of its epoch, validated if it is to be */
     bool resumed;       /* for the event START */
 };
@@ -251,7 +252,7 @@ accrue_status acr_manifest_check(const char *dir, bool *unlisted, accrue_error *
 
 /* state.c ---------------------------------------------------------------------------------- */
 
-/* training_state.json; docs/FORMATS.md says what each is.  All but the last two are of one type, so
+/* training_state.json; docs/FORMATS.md says what each is.  All but the last three are of one type, so
  * that one table reads, writes and compares them. */
 typedef struct acr_training_state {
     int64_t epoch, local_step, global_step, schedule_step;
@@ -261,7 +262,7 @@ typedef struct acr_training_state {
     int64_t loss_normalization, accumulation_tail, compute, optimizer;
     int64_t train_rows, data_fingerprint, order_fingerprint;
     double best_loss; /* HUGE_VAL: none yet */
-    bool concluded;
+    bool concluded, is_best;
 } acr_training_state;
 
 json_t *acr_training_state_json(const acr_training_state *s);

@@ -122,8 +122,10 @@ static accrue_status save_epoch(accrue_run *run, const accrue_metrics *val, doub
         run->best_epoch = run->epoch;
     }
     run->superseded = superseded;
+    run->is_best = best;
     st = save(run, val, true, err);
     run->superseded = -1;
+    run->is_best = false;
     if (st)
         goto cleanup;
     if (best)
@@ -175,28 +177,30 @@ static accrue_status keep_maps(accrue_run *run, const char *data_path, accrue_er
 }
 
 /* What the run that wrote the checkpoint may not have come to: links, and the end of the checkpoint
- * that this one is better than. */
-static accrue_status complete_save(accrue_run *run, const acr_resume *from, accrue_error *err)
+ * that this one is better than.  The best so far of a cut epoch counts only where it stays cut. */
+static accrue_status complete_save(accrue_run *run, const acr_resume *from, bool finished,
+                                   accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     const char *save_path = run->opt.save_path;
     const acr_training_state *s = &from->state;
+    int64_t best = finished && s->is_best ? s->epoch : s->best_epoch;
     char name[48];
-    char *best = acr_sprintf("%s/%lld", save_path, (long long)s->best_epoch);
+    char *best_dir = acr_sprintf("%s/%lld", save_path, (long long)best);
 
-    if (!best)
+    if (!best_dir)
         return acr_enomem(err, strlen(save_path), "a path");
     snprintf(name, sizeof name, "/%lld", (long long)s->epoch);
     if (run->opt.resume_from || strcmp(strrchr(from->dir, '/'), name) != 0)
         goto cleanup;
     ACR_TRY(link_epoch(save_path, s->epoch, s->local_step, err));
-    if (s->best_epoch >= 0 && acr_is_dir(best))
-        ACR_TRY(link_best(save_path, s->best_epoch, err));
+    if (best >= 0 && acr_is_dir(best_dir))
+        ACR_TRY(link_best(save_path, best, err));
     if (s->superseded_epoch >= 0)
         ACR_TRY(remove_checkpoint(run, s->superseded_epoch, err));
 
 cleanup:
-    acr_free(best);
+    acr_free(best_dir);
     return st;
 }
 
@@ -248,8 +252,8 @@ static accrue_status resume(accrue_run *run, const acr_resume *found, start *at,
         ACR_TRY(acr_notice(run, err, "goes on from %s: epoch %lld, micro-batch %lld, step %lld",
                            found->dir, (long long)at->epoch, (long long)run->next,
                            (long long)found->state.global_step));
-    if (run->resumed && (!at->finished || !found->state.local_step))
-        ACR_TRY(complete_save(run, found, err));
+    if (run->resumed)
+        ACR_TRY(complete_save(run, found, at->finished, err));
     if (at->finished)
         ACR_TRY(acr_notice(run, err,
                            "%s: this training is finished, at step %lld of epoch %lld; nothing is "
@@ -279,10 +283,10 @@ accrue_status accrue_train(const accrue_train_options *given, accrue_event_cb cb
     if (opt.dump_batch_plan)
         ACR_TRY(acr_epochs_dump(&run->epochs, opt.epochs, opt.dump_batch_plan, err));
     ACR_TRY(resume(run, &found, &at, err));
+    acr_checkpoint_clean(opt.save_path);
     if (at.finished)
         goto cleanup;
     ACR_TRY(keep_maps(run, opt.data_path, err));
-    acr_checkpoint_clean(opt.save_path);
     for (int64_t epoch = at.epoch; epoch < opt.epochs; epoch++, at.from = 0) {
         if (at_max_steps(run) && !at.from)
             break;

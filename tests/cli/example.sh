@@ -62,6 +62,7 @@ whole="--epochs 2 --scheduler-total-steps 9"
 expect 0 train $flags $whole --save-path "$work/straight"
 # shellcheck disable=SC2086
 expect 0 train $flags $whole --max-steps 2 --save-path "$work/parts"
+printf '{"train": {"loss": 1' >>"$work/parts/metrics.jsonl" # as a kill in mid-write leaves it
 # shellcheck disable=SC2086
 expect 0 train $flags $whole --save-path "$work/parts"
 grep -q 'goes on from .*/parts/0' "$work/err" || complain "not resumed: $(cat "$work/err")"
