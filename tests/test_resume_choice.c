@@ -297,6 +297,48 @@ static void test_generations(void **state)
     remove_folder(out);
 }
 
+/* Want of memory is an error, never a reason to take an older checkpoint; nothing leaks. */
+static void test_out_of_memory(void **state)
+{
+    accrue_train_options o = options(made);
+    char *newest = acr_sprintf("%s/1", made);
+    accrue_error e = {0};
+    acr_resume found, fine;
+    accrue_run *run = NULL;
+    accrue_status st = ACCRUE_ENOMEM;
+    int failures = 0;
+
+    (void)state;
+    for (uint64_t n = 1; st; n++) {
+        acr_fail_allocation(n);
+        st = acr_resume_find(&found, &o, &e);
+        acr_fail_allocation(0);
+        if (st)
+            assert_fails(st, ACCRUE_ENOMEM, &e, NULL);
+        else
+            assert_string_equal(found.dir, newest);
+        failures += st != ACCRUE_OK;
+        acr_resume_free(&found);
+    }
+    assert_true(failures > 10);
+    assert_ok(acr_resume_find(&fine, &o, &e), &e);
+    assert_ok(accrue_run_open(&run, &o, NULL, NULL, &e), &e);
+    st = ACCRUE_ENOMEM;
+    for (uint64_t n = 1; st; n++) {
+        size_t before = acr_allocated_bytes();
+        acr_fail_allocation(n);
+        st = acr_run_load(run, &fine, &e);
+        acr_fail_allocation(0);
+        if (st)
+            assert_fails(st, ACCRUE_ENOMEM, &e, NULL);
+        assert_int_equal(acr_allocated_bytes(), before);
+    }
+    accrue_run_free(run);
+    acr_resume_free(&fine);
+    acr_free(newest);
+    drop(&o);
+}
+
 /* --resume-from --------------------------------------------------------------------------- */
 
 static void test_resume_from(void **state)
@@ -532,6 +574,7 @@ int main(void)
         cmocka_unit_test(test_unlisted_file),
         cmocka_unit_test(test_clean),
         cmocka_unit_test(test_generations),
+        cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_resume_from),
         cmocka_unit_test(test_weights_only),
         cmocka_unit_test(test_resume_from_refused),

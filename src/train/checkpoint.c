@@ -206,15 +206,18 @@ cleanup:
     return st;
 }
 
-/* Moves what has the name and is no whole checkpoint, or holds more than one, to the first free name
- * "<dir>.aside-<k>", so that only checkpoints of ours are ever replaced. */
+/* Moves what has the name and is no whole checkpoint, or holds more than one, to the first free
+ * name "<dir>.aside-<k>", so that only checkpoints of ours are ever replaced. */
 static accrue_status set_aside(char **aside, const char *dir, accrue_error *err)
 {
     struct stat s;
     bool unlisted = false;
+    accrue_error why = {0};
 
-    if (lstat(dir, &s) != 0 || (!acr_manifest_check(dir, &unlisted, NULL) && !unlisted))
+    if (lstat(dir, &s) != 0 || (!acr_manifest_check(dir, &unlisted, &why) && !unlisted))
         return ACCRUE_OK;
+    if (why.status == ACCRUE_ENOMEM)
+        return acr_fail(err, why.status, "%s", why.message);
     for (int k = 1; k == 1 || lstat(*aside, &s) == 0; k++) {
         acr_free(*aside);
         *aside = acr_sprintf("%s.aside-%d", dir, k);

@@ -1,8 +1,8 @@
 /* manifest.c - manifest.json, which makes a checkpoint folder valid: the size and checksum of every
  * other file in it, written after them.
  *
- * The text is canonical: a manifest is accepted only where writing it again gives the same bytes, so
- * that no byte of it can change unseen either. */
+ * The text is canonical: a manifest is accepted only where writing it again gives the same bytes,
+ * so that no byte of it can change unseen either. */
 #include "train/train.h"
 
 #include <dirent.h>

@@ -120,16 +120,21 @@ static bool holds(const char *dir, const char *file)
     return is;
 }
 
-static accrue_status note(acr_resume *r, const char *dir, const char *why, accrue_error *err)
+/* Passes a folder over for its own fault; want of memory is none. */
+static accrue_status note(acr_resume *r, const char *dir, const accrue_error *why,
+                          accrue_error *err)
 {
-    char **more = acr_realloc(r->notes, ((size_t)r->n_notes + 1) * sizeof *more);
+    char **more = NULL;
 
+    if (why->status == ACCRUE_ENOMEM)
+        return acr_fail(err, why->status, "%s", why->message);
+    more = acr_realloc(r->notes, ((size_t)r->n_notes + 1) * sizeof *more);
     if (!more)
         return acr_enomem(err, sizeof *more, "a notice");
     r->notes = more;
-    more[r->n_notes] = acr_sprintf("%s: not resumed from, left alone: %s", dir, why);
+    more[r->n_notes] = acr_sprintf("%s: not resumed from, left alone: %s", dir, why->message);
     if (!more[r->n_notes])
-        return acr_enomem(err, strlen(why), "a notice");
+        return acr_enomem(err, strlen(why->message), "a notice");
     r->n_notes++;
     return ACCRUE_OK;
 }
@@ -174,7 +179,7 @@ static accrue_status consider(candidates *all, acr_resume *r, char *dir, const c
         goto cleanup;
     if (acr_training_state_read(&c.state, dir, &why)) {
         if (!quiet)
-            st = note(r, dir, why.message, err);
+            st = note(r, dir, &why, err);
         goto cleanup;
     }
     if (all->n == all->capacity) {
@@ -228,7 +233,7 @@ static accrue_status choose(acr_resume *out, candidates *all, accrue_error *err)
     for (size_t i = 0; i < all->n && !out->dir; i++) {
         accrue_error why = {0};
         if (acr_manifest_check(all->c[i].dir, NULL, &why)) {
-            ACR_TRY(note(out, all->c[i].dir, why.message, err));
+            ACR_TRY(note(out, all->c[i].dir, &why, err));
             continue;
         }
         out->dir = all->c[i].dir;

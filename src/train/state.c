@@ -1,8 +1,8 @@
 /* state.c - what a checkpoint holds beside the weights for use: training_state.json and the arrays
  * of state.safetensors, and the comparison of both with the run that wants to go on from them.
  *
- * Arrays are by parameter name in the run's full precision, numbers are exact integers.  There is no
- * generator to save: the order of every epoch is a function of seed, epoch and row. */
+ * Arrays are by parameter name in the run's full precision, numbers are exact integers.  There is
+ * no generator to save: the order of every epoch is a function of seed, epoch and row. */
 #include "train/train.h"
 
 #include <inttypes.h>

@@ -252,8 +252,8 @@ accrue_status acr_manifest_check(const char *dir, bool *unlisted, accrue_error *
 
 /* state.c ---------------------------------------------------------------------------------- */
 
-/* training_state.json; docs/FORMATS.md says what each is.  All but the last three are of one type, so
- * that one table reads, writes and compares them. */
+/* training_state.json; docs/FORMATS.md says what each is.  All but the last three are of one type,
+ * so that one table reads, writes and compares them. */
 typedef struct acr_training_state {
     int64_t epoch, local_step, global_step, schedule_step;
     int64_t micro_batches, empty_windows, skipped_nonfinite;
@@ -293,8 +293,9 @@ typedef struct acr_checkpoint_content {
     const accrue_metrics *val; /* NULL: no val_metrics.json */
 } acr_checkpoint_content;
 
-/* Writes the folder `dir` by way of a temporary sibling; an older checkpoint is replaced as a whole.
- * Anything else of that name is moved to the one in *aside, which the caller frees; else NULL. */
+/* Writes the folder `dir` by way of a temporary sibling; an older checkpoint is replaced as a
+ * whole.  Anything else of that name is moved to the one in *aside, which the caller frees; else
+ * NULL. */
 accrue_status acr_checkpoint_write(const char *dir, acr_model *m, acr_tape *scratch,
                                    const acr_checkpoint_content *content, char **aside,
                                    accrue_error *err);

@@ -75,6 +75,26 @@ for file in model.safetensors state.safetensors training_state.json val_metrics.
 done
 cmp "$work/straight/training.svg" "$work/parts/training.svg" || complain "another plot"
 
+# Killed again and again: the metrics too end as those of one that was left alone.
+often="--epochs 4 --checkpoint-freq 0.01"
+# shellcheck disable=SC2086
+expect 0 train $flags $often --save-path "$work/alone"
+for seconds in 0.02 0.05 0.08 0.03 0.06 0.09; do
+    # shellcheck disable=SC2086
+    "$accrue" train $flags $often --save-path "$work/killed" >/dev/null 2>&1 &
+    sleep "$seconds"
+    kill -9 $! 2>/dev/null
+    wait $! 2>/dev/null
+done
+# shellcheck disable=SC2086
+expect 0 train $flags $often --save-path "$work/killed"
+for run in alone killed; do
+    sed 's/"profile": {[^}]*}, //' "$work/$run/metrics.jsonl" >"$work/$run.metrics"
+done
+cmp "$work/alone.metrics" "$work/killed.metrics" || complain "a killed run has other metrics"
+diff -r --no-dereference -x metrics.jsonl "$work/alone" "$work/killed" ||
+    complain "a killed run ends otherwise"
+
 # Another N is refused with one line, and nothing is touched.
 # shellcheck disable=SC2086
 expect 2 train $flags --epochs 2 --save-path "$work/run" --gradient-accumulation-steps 3
