@@ -423,6 +423,9 @@ static void test_resume_from_refused(void **state)
     o.no_resume = true;
     assert_fails(accrue_train(&o, NULL, NULL, &e), ACCRUE_EINVAL, &e, "--resume-from",
                  "--no-resume-from-checkpoint", NULL);
+    o.no_resume = false;
+    assert_fails(accrue_train_dry_run(&(accrue_train_plan){0}, &o, NULL, NULL, &e), ACCRUE_EINVAL,
+                 &e, "--resume-from", bad, "dry run", NULL);
     assert_false(acr_is_dir(out));
     drop(&o);
     acr_free(out);

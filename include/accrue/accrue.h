@@ -324,7 +324,8 @@ ACCRUE_API ACCRUE_CHECK accrue_status accrue_train_dry_run(accrue_train_plan *ou
 /* A training run in pieces, for callers with their own loop around the built-in model:
  *   accrue_run_open; then for each epoch accrue_run_epoch, and while accrue_run_next is true:
  *   accrue_run_forward_backward, _clip, _step, _lr_step, _zero_grad; then accrue_run_validate and
- *   accrue_run_save.  accrue_train() is this loop. */
+ *   accrue_run_save.  accrue_train() is this loop; it alone goes on from checkpoints, also from
+ *   those that accrue_run_save wrote. */
 typedef struct accrue_run accrue_run;
 
 ACCRUE_API ACCRUE_CHECK accrue_status accrue_run_open(accrue_run **out,

@@ -310,6 +310,9 @@ accrue_status accrue_train_dry_run(accrue_train_plan *out, const accrue_train_op
     accrue_run *run = NULL;
 
     memset(out, 0, sizeof *out);
+    if (opt->resume_from)
+        return acr_fail(err, ACCRUE_EINVAL, "--resume-from \"%s\": a dry run goes on from nothing",
+                        opt->resume_from);
     ACR_TRY(acr_train_options_check(opt, err));
     ACR_TRY(acr_checkpoint_vacant(opt->save_path, err));
     ACR_TRY(accrue_run_open(&run, opt, cb, payload, err));
