@@ -3,29 +3,34 @@
 #include "train/train.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 /* Only links of this epoch are touched. */
-static void unlink_epoch_links(const char *save_path, int64_t epoch)
+static accrue_status unlink_epoch_links(const char *save_path, int64_t epoch, accrue_error *err)
 {
+    accrue_status st = ACCRUE_OK;
     DIR *d = opendir(save_path);
     struct dirent *entry = NULL;
     char prefix[48];
 
     snprintf(prefix, sizeof prefix, "epoch%lld_", (long long)epoch);
-    while (d && (entry = readdir(d)) != NULL)
-        if (entry->d_type == DT_LNK && strncmp(entry->d_name, prefix, strlen(prefix)) == 0)
-            unlinkat(dirfd(d), entry->d_name, 0);
+    while (d && !st && (entry = readdir(d)) != NULL)
+        if (entry->d_type == DT_LNK && strncmp(entry->d_name, prefix, strlen(prefix)) == 0 &&
+            unlinkat(dirfd(d), entry->d_name, 0) != 0)
+            st = acr_fail_errno(err, errno, "cannot remove the link", entry->d_name);
     if (d)
         closedir(d);
+    return st;
 }
 
 static accrue_status link_epoch(const char *save_path, int64_t epoch, int64_t local_step,
                                 accrue_error *err)
 {
+    accrue_status st = ACCRUE_OK;
     char name[48], link[64];
 
     snprintf(name, sizeof name, "%lld", (long long)epoch);
@@ -33,8 +38,11 @@ static accrue_status link_epoch(const char *save_path, int64_t epoch, int64_t lo
         snprintf(link, sizeof link, "epoch%s_step%lld", name, (long long)local_step);
     else
         snprintf(link, sizeof link, "epoch%s_end", name);
-    unlink_epoch_links(save_path, epoch);
-    return acr_checkpoint_link(save_path, link, name, err);
+    ACR_TRY(unlink_epoch_links(save_path, epoch, err));
+    ACR_TRY(acr_checkpoint_link(save_path, link, name, err));
+
+cleanup:
+    return st;
 }
 
 static accrue_status link_best(const char *save_path, int64_t epoch, accrue_error *err)
@@ -99,8 +107,9 @@ static accrue_status remove_checkpoint(const accrue_run *run, int64_t epoch, acc
 
     if (!dir)
         return acr_enomem(err, strlen(run->opt.save_path), "a path");
-    unlink_epoch_links(run->opt.save_path, epoch);
-    acr_checkpoint_remove(dir);
+    st = unlink_epoch_links(run->opt.save_path, epoch, err);
+    if (!st)
+        acr_checkpoint_remove(dir);
     acr_free(dir);
     return st;
 }
