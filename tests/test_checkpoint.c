@@ -182,8 +182,31 @@ static const char *const val_keys[] = {
     "loss_2_epoch",     "loss_epoch",
 };
 
-static const char *const state_keys[] = {"epoch", "global_step", "gradient_accumulation_steps",
-                                         "local_step"};
+static const char *const state_keys[] = {
+    "accumulation_tail",
+    "best_epoch",
+    "best_loss",
+    "concluded",
+    "data_fingerprint",
+    "empty_windows",
+    "epoch",
+    "generation",
+    "global_step",
+    "gradient_accumulation_steps",
+    "hidden_states_dtype",
+    "is_best",
+    "local_step",
+    "loss_normalization",
+    "micro_batches",
+    "optimizer",
+    "order_fingerprint",
+    "schedule_step",
+    "seed",
+    "skipped_nonfinite",
+    "superseded_epoch",
+    "total_seq_len",
+    "train_rows",
+};
 
 typedef struct tensor {
     const char *name;
@@ -284,7 +307,8 @@ static void test_folder(void **state)
     assert_link(out, "checkpoint_best", "1");
     assert_link(out, "epoch0_end", "0");
     assert_link(out, "epoch1_end", "1");
-    assert_holds(last, "config.json model.safetensors training_state.json val_metrics.json");
+    assert_holds(last, "config.json manifest.json model.safetensors state.safetensors "
+                       "training_state.json val_metrics.json");
     assert_keys(last, "config.json", config_keys, ACR_COUNT(config_keys));
     assert_keys(last, "training_state.json", state_keys, ACR_COUNT(state_keys));
     assert_keys(last, "val_metrics.json", val_keys, ACR_COUNT(val_keys));
@@ -456,9 +480,9 @@ static void test_save_best(void **state)
 
 /* Refusals -------------------------------------------------------------------------------- */
 
-static void test_no_resuming(void **state)
+static void test_begin_anew(void **state)
 {
-    char *out = acr_sprintf("%s/twice", folder);
+    char *out = acr_sprintf("%s/twice", folder), *dir = acr_sprintf("%s/0", out);
     accrue_train_options o = tiny_options(out);
     accrue_error e = {0};
     told t = {0};
@@ -467,14 +491,15 @@ static void test_no_resuming(void **state)
     o.epochs = 2;
     o.max_steps = 2;
     assert_ok(accrue_train(&o, NULL, NULL, &e), &e);
-    assert_fails(accrue_train(&o, tell, &t, &e), ACCRUE_EINVAL, &e, out, "checkpoint 0",
-                 "--no-resume-from-checkpoint", NULL);
-    assert_int_equal(t.micro_batches, 0);
+    assert_int_equal(number(dir, "training_state.json", "generation"), 1);
     o.no_resume = true;
     o.max_steps = 1;
     assert_ok(accrue_train(&o, tell, &t, &e), &e);
+    assert_int_equal(t.steps, 1);
     assert_holds(out, "0 checkpoint_best epoch0_step1");
+    assert_int_equal(number(dir, "training_state.json", "generation"), 2);
     forget(&t);
+    acr_free(dir);
     acr_free(out);
 }
 
@@ -550,7 +575,7 @@ int main(void)
         cmocka_unit_test(test_folder),         cmocka_unit_test(test_save_and_start_from),
         cmocka_unit_test(test_cadence),        cmocka_unit_test(test_max_steps),
         cmocka_unit_test(test_epochs_between), cmocka_unit_test(test_save_best),
-        cmocka_unit_test(test_no_resuming),    cmocka_unit_test(test_nan_in_states),
+        cmocka_unit_test(test_begin_anew),     cmocka_unit_test(test_nan_in_states),
         cmocka_unit_test(test_dry_run),
     };
 

@@ -234,7 +234,8 @@ typedef struct accrue_train_options {
     double checkpoint_freq;
     bool save_best;
     int64_t log_freq; /* optimizer steps between two records of the caller's log; default 1 */
-    bool no_resume;   /* --no-resume-from-checkpoint: write over the checkpoints in save_path */
+    bool no_resume; /* --no-resume-from-checkpoint: begin anew, over the checkpoints in save_path */
+    const char *resume_from; /* a checkpoint folder; NULL: the newest valid one in save_path */
     const char *save_path;
     const char *batch_plan, *dump_batch_plan; /* files; NULL: none */
     accrue_policy on_nonfinite;
@@ -262,7 +263,9 @@ typedef struct accrue_metrics {
 ACCRUE_API void accrue_metrics_add(accrue_metrics *into, const accrue_metrics *m);
 
 typedef enum accrue_event_kind {
-    ACCRUE_EVENT_START = 1,   /* plan is valid */
+    ACCRUE_EVENT_START =
+        1, /* plan is valid; where `resumed`, epoch, global_step and micro_batch say
+                                 where the run goes on (a finished one: behind its last epoch) */
     ACCRUE_EVENT_MICRO_BATCH, /* one forward and backward done */
     ACCRUE_EVENT_STEP,        /* an optimizer step was taken; metrics are the window's */
     ACCRUE_EVENT_VALIDATION,  /* an epoch was validated; metrics are the epoch's */
@@ -289,6 +292,7 @@ typedef struct accrue_train_plan {
 typedef struct accrue_event {
     accrue_event_kind kind;
     const accrue_train_plan *plan;
+    bool resumed;          /* the run goes on from a checkpoint */
     int64_t epoch;         /* 0-based */
     int64_t global_step;   /* optimizer steps completed */
     int64_t micro_batch;   /* of the epoch, 1-based, completed */
@@ -305,7 +309,8 @@ typedef struct accrue_event {
 /* Non-zero stops the run at this point with ECANCELED; nothing more is written. */
 typedef int (*accrue_event_cb)(const accrue_event *event, void *payload);
 
-/* Runs the whole training: plan, epochs, validation, checkpoints.  `cb` may be NULL. */
+/* Runs the whole training: plan, epochs, validation, checkpoints.  Goes on from the newest valid
+ * checkpoint in save_path, to the bits of a run that was never stopped.  `cb` may be NULL. */
 ACCRUE_API ACCRUE_CHECK accrue_status accrue_train(const accrue_train_options *opt,
                                                    accrue_event_cb cb, void *payload,
                                                    accrue_error *err);
@@ -319,7 +324,8 @@ ACCRUE_API ACCRUE_CHECK accrue_status accrue_train_dry_run(accrue_train_plan *ou
 /* A training run in pieces, for callers with their own loop around the built-in model:
  *   accrue_run_open; then for each epoch accrue_run_epoch, and while accrue_run_next is true:
  *   accrue_run_forward_backward, _clip, _step, _lr_step, _zero_grad; then accrue_run_validate and
- *   accrue_run_save.  accrue_train() is this loop.
+ *   accrue_run_save.  accrue_train() is this loop; it alone goes on from checkpoints, also from
+ *   those that accrue_run_save wrote.
  * A loop may be left in mid-window and entered again.  accrue_run_epoch drops what an unfinished
  * window has gathered.  After a failed forward_backward the epoch is over: accrue_run_next is
  * false, the weights are those of the last step, and accrue_run_epoch may begin another. */

@@ -76,6 +76,9 @@ uint64_t acr_random_u64(uint64_t seed, acr_purpose purpose, uint64_t a, uint64_t
 double acr_random_normal(uint64_t seed, acr_purpose purpose, uint64_t a, uint64_t b); /* N(0,1) */
 uint64_t acr_hash_string(const char *s);
 
+/* XXH3 of 64 bits; a former hash as `seed` chains several arrays.  Not for security. */
+uint64_t acr_hash_bytes(const void *bytes, size_t n, uint64_t seed);
+
 /* Runs task(i, ctx) for i in [0, n) on the process's pool.  Which thread runs which i is not fixed:
  * a task must write only what no other task writes. */
 typedef void (*acr_task)(int64_t i, void *ctx);

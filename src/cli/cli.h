@@ -64,6 +64,7 @@ typedef struct epoch_record {
     double seconds;
     accrue_metrics train, val;
     bool has_val;
+    bool restored; /* from metrics.jsonl, in part at least: its totals are not known */
 } epoch_record;
 
 /* What a run has shown so far, kept for the closing table and the plot. */
@@ -92,8 +93,9 @@ typedef struct metrics_log {
     FILE *file;
 } metrics_log;
 
-/* 0, or -1 with errno set.  metrics_open makes the folder and empties an earlier run's file. */
-int metrics_open(metrics_log *log, const char *folder);
+/* 0, or -1 with errno set.  metrics_open makes the folder and empties an earlier run's file; of the
+ * file of a run that goes on it keeps what was before `start`, and tells `h` of it. */
+int metrics_open(metrics_log *log, const char *folder, const accrue_event *start, history *h);
 int metrics_step(metrics_log *log, const accrue_event *e, bool muon);
 int metrics_validation(metrics_log *log, const accrue_event *e);
 int metrics_close(metrics_log *log);
@@ -106,6 +108,7 @@ typedef struct progress {
     double drawn;      /* when the bar was last drawn, on the run's clock */
     accrue_event last; /* of the last step */
     bool stepped;
+    int64_t first_step; /* where a run that goes on stood */
     double tokens_per_second;
 } progress;
 

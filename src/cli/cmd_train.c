@@ -59,7 +59,7 @@ static void log_event(train_run *run, const accrue_event *e)
 
     errno = 0;
     if (e->kind == ACCRUE_EVENT_START)
-        failed = metrics_open(&run->metrics, t->save_path);
+        failed = metrics_open(&run->metrics, t->save_path, e, &run->history);
     else if (e->kind == ACCRUE_EVENT_STEP && (e->global_step - 1) % run->o->log_freq == 0)
         failed = metrics_step(&run->metrics, e, t->window.optimizer == ACCRUE_MUON);
     else if (e->kind == ACCRUE_EVENT_VALIDATION)
@@ -110,7 +110,8 @@ static int sum_up(train_run *run)
     snprintf(path, bytes, "%s/training.svg", folder);
     printf("\n");
     history_table(&run->history, stdout);
-    if (run->history.n && plot_write(&run->history, path))
+    /* A run that was finished before keeps the plot that it has. */
+    if (run->history.n && run->progress.stepped && plot_write(&run->history, path))
         code = cli_fail(EXIT_FAILURE, "%s: %s", path, strerror(errno));
     else
         printf("\n%s%s%s/metrics.jsonl%s%s\n", run->checkpoint, run->checkpoint[0] ? ", " : "",

@@ -211,8 +211,11 @@ static const flag table[] = {
      .choices = nonfinite,
      .help = "A loss or gradient that is NaN or infinite: stop, or count it and go on"},
     {"no-resume-from-checkpoint", FLAG_BOOL, ROLE_USED, FOR_TRAIN, AT(train.no_resume),
-     .help = "Write over the checkpoints in --save-path, which are refused otherwise; nothing "
-             "resumes yet"},
+     .help = "Begin anew, over the checkpoints in --save-path; otherwise training goes on from the "
+             "newest valid one"},
+    {"resume-from", FLAG_STRING, ROLE_USED, FOR_TRAIN, AT(train.resume_from), .arg = "DIR",
+     .unset = "newest valid one in --save-path",
+     .help = "Go on from this checkpoint; of a speculators one, begin with its weights"},
     LATER("fsdp-shard", FLAG_BOOL, "false"),
     LATER("gradient-checkpointing", FLAG_BOOL, "false"),
     LATER("logger", FLAG_STRING, ""),

@@ -4,9 +4,11 @@
 #include "cli.h"
 
 #include <errno.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* mkdir -p */
 static int make_folder(const char *folder)
@@ -28,7 +30,92 @@ static int make_folder(const char *folder)
     return failed ? -1 : 0;
 }
 
-int metrics_open(metrics_log *log, const char *folder)
+static double member(const json_t *o, const char *name, int k, const char *suffix)
+{
+    char key[120];
+
+    snprintf(key, sizeof key, "%s_%d%s", name, k, suffix);
+    return json_number_value(json_object_get(o, key));
+}
+
+/* A record's ratios as sums over totals of 1. */
+static accrue_metrics read_metrics(const json_t *o, const char *suffix)
+{
+    accrue_metrics m = {.loss_total = 1};
+    char key[120];
+
+    snprintf(key, sizeof key, "loss%s", suffix);
+    m.loss_sum = json_number_value(json_object_get(o, key));
+    for (int k = 0; k < ACCRUE_MAX_TTT_STEPS; k++) {
+        snprintf(key, sizeof key, "full_acc_%d%s", k, suffix);
+        if (!json_object_get(o, key))
+            break;
+        m.n_steps = k + 1;
+        m.step_loss_total[k] = m.full_acc_total[k] = m.cond_acc_total[k] = 1;
+        m.step_loss_sum[k] = member(o, "loss", k, suffix);
+        m.full_acc_sum[k] = member(o, "full_acc", k, suffix);
+        m.cond_acc_sum[k] = member(o, "cond_acc", k, suffix);
+    }
+    return m;
+}
+
+/* Whether the record was written before the point where the run goes on; it goes into the history
+ * then. */
+static bool is_before(const json_t *record, const accrue_event *start, history *h)
+{
+    const json_t *train = json_object_get(record, "train"), *val = json_object_get(record, "val");
+    const json_t *step = json_object_get(record, "global_step");
+    accrue_event e = {.epoch = json_integer_value(json_object_get(record, "epoch")),
+                      .global_step = json_integer_value(step) + 1};
+
+    if (!json_is_integer(json_object_get(record, "epoch")) || e.epoch < 0 ||
+        e.epoch > start->epoch || !train == !val)
+        return false;
+    if (train && (!json_is_integer(step) || e.global_step > start->global_step))
+        return false;
+    if (val && e.epoch >= start->epoch)
+        return false;
+    if (val && h->n)
+        e.global_step = h->step[h->n - 1];
+    e.metrics = read_metrics(train ? train : val, train ? "" : "_epoch");
+    if (train)
+        history_step(h, &e);
+    else
+        history_validation(h, &e);
+    h->epochs[e.epoch].restored = true;
+    return true;
+}
+
+/* Cuts what a run wrote after its checkpoint, a broken last line included: it is made again. */
+static int cut(const char *path, const accrue_event *start, history *h)
+{
+    FILE *in = fopen(path, "re");
+    char *line = NULL;
+    size_t capacity = 0;
+    off_t kept = 0;
+    bool fine = true;
+    int failed = 0;
+
+    if (!in)
+        return errno == ENOENT ? 0 : -1;
+    while (fine) {
+        ssize_t n = getline(&line, &capacity, in);
+        json_t *record = NULL;
+        if (n <= 0 || line[n - 1] != '\n')
+            break;
+        record = json_loadb(line, (size_t)n, JSON_REJECT_DUPLICATES, NULL);
+        fine = record && is_before(record, start, h);
+        if (fine)
+            kept += n;
+        json_decref(record);
+    }
+    failed = ferror(in);
+    free(line);
+    fclose(in);
+    return failed || truncate(path, kept) ? -1 : 0;
+}
+
+int metrics_open(metrics_log *log, const char *folder, const accrue_event *start, history *h)
 {
     size_t bytes = strlen(folder) + sizeof "/metrics.jsonl";
     char *path = NULL;
@@ -38,7 +125,8 @@ int metrics_open(metrics_log *log, const char *folder)
         return -1;
     path = cli_realloc(NULL, bytes, 1);
     snprintf(path, bytes, "%s/metrics.jsonl", folder);
-    log->file = fopen(path, "we");
+    if (!start->resumed || !cut(path, start, h))
+        log->file = fopen(path, start->resumed ? "ae" : "we");
     free(path);
     return log->file ? 0 : -1;
 }

@@ -52,11 +52,13 @@ static int terminal_width(void)
 }
 
 /* Time left, from the optimizer steps so far. */
-static double seconds_left(const accrue_event *e)
+static double seconds_left(const progress *p, const accrue_event *e)
 {
-    if (!e->plan || e->global_step < 1)
+    int64_t done = e->global_step - p->first_step;
+
+    if (!e->plan || done < 1)
         return (double)NAN;
-    return e->seconds / (double)e->global_step * (double)(e->plan->total_steps - e->global_step);
+    return e->seconds / (double)done * (double)(e->plan->total_steps - e->global_step);
 }
 
 /* Appends a part when it fits into `room` columns; the parts are plain ASCII. */
@@ -103,7 +105,7 @@ static void draw(progress *p, const accrue_event *now)
     if (p->stepped) {
         snprintf(part, sizeof part, "  loss %s", format_short(ratio(m->loss_sum, m->loss_total)).s);
         append(tail, &room, part);
-        snprintf(part, sizeof part, "  %s left", format_duration(seconds_left(e)).s);
+        snprintf(part, sizeof part, "  %s left", format_duration(seconds_left(p, e)).s);
         append(tail, &room, part);
         snprintf(part, sizeof part, "  acc %.3f", ratio(m->full_acc_sum[0], m->full_acc_total[0]));
         append(tail, &room, part);
@@ -138,7 +140,7 @@ static void plain_line(const progress *p, const accrue_event *e)
            format_short(ratio(m->loss_sum, m->loss_total)).s,
            ratio(m->full_acc_sum[0], m->full_acc_total[0]), accepted_length(m),
            format_short(e->lr).s, format_short(e->grad_norm).s, p->tokens_per_second,
-           format_duration(seconds_left(e)).s);
+           format_duration(seconds_left(p, e)).s);
     fflush(stdout);
 }
 
@@ -160,6 +162,7 @@ void progress_event(progress *p, const accrue_event *e)
     double seconds = e->data_seconds + e->forward_backward_seconds + e->optimizer_seconds;
 
     switch (e->kind) {
+    case ACCRUE_EVENT_START: p->first_step = e->global_step; break;
     case ACCRUE_EVENT_STEP:
         p->last = *e;
         p->stepped = true;

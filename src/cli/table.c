@@ -119,16 +119,18 @@ void history_table(const history *h, FILE *out)
     table_cell(&t, "time");
     for (int64_t e = 0; e < h->n_epochs; e++) {
         const epoch_record *r = &h->epochs[e];
-        table_cell(&t, "%lld", (long long)e + 1);
-        table_cell(&t, "%s", format_count(r->steps).s);
-        table_cell(&t, "train");
-        table_cell(&t, "%.4f", ratio(r->train.loss_sum, r->train.loss_total));
-        accuracy_cells(&t, &r->train, k);
-        table_cell(&t, "%s", format_duration(r->seconds).s);
+        if (!r->restored && r->steps) {
+            table_cell(&t, "%lld", (long long)e + 1);
+            table_cell(&t, "%s", format_count(r->steps).s);
+            table_cell(&t, "train");
+            table_cell(&t, "%.4f", ratio(r->train.loss_sum, r->train.loss_total));
+            accuracy_cells(&t, &r->train, k);
+            table_cell(&t, "%s", format_duration(r->seconds).s);
+        }
         if (!r->has_val)
             continue;
-        table_cell(&t, "%s", "");
-        table_cell(&t, "%s", "");
+        table_cell(&t, "%s", r->restored ? format_count(e + 1).s : "");
+        table_cell(&t, "%s", r->restored ? format_count(r->steps).s : "");
         table_cell(&t, "val");
         table_cell(&t, "%.4f", ratio(r->val.loss_sum, r->val.loss_total));
         accuracy_cells(&t, &r->val, k);

@@ -187,25 +187,46 @@ static json_t *val_metrics(const accrue_metrics *m)
 }
 
 static accrue_status write_files(const char *dir, acr_model *m, acr_tape *scratch,
-                                 const acr_checkpoint_state *s, accrue_error *err)
+                                 const acr_checkpoint_content *c, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
 
     ACR_TRY(write_json(dir, "config.json", json_incref(m->config.json), err));
     ACR_TRY(write_weights(dir, m, scratch, err));
-    if (s->training)
-        ACR_TRY(write_json(dir, "training_state.json",
-                           json_pack("{s:I, s:I, s:I, s:I}", "epoch", (json_int_t)s->epoch,
-                                     "local_step", (json_int_t)s->local_step, "global_step",
-                                     (json_int_t)s->global_step, "gradient_accumulation_steps",
-                                     (json_int_t)s->gradient_accumulation_steps),
-                           err));
-    if (s->val)
-        ACR_TRY(write_json(dir, "val_metrics.json", val_metrics(s->val), err));
+    if (c->val)
+        ACR_TRY(write_json(dir, "val_metrics.json", val_metrics(c->val), err));
+    if (c->state) {
+        ACR_TRY(acr_state_write(dir, m, c->window, err));
+        ACR_TRY(write_json(dir, "training_state.json", acr_training_state_json(c->state), err));
+        ACR_TRY(acr_manifest_write(dir, err));
+    }
     ACR_TRY(sync_dir(dir, err));
 
 cleanup:
     return st;
+}
+
+/* Moves what has the name and is no whole checkpoint, or holds more than one, to the first free
+ * name "<dir>.aside-<k>", so that only checkpoints of ours are ever replaced. */
+static accrue_status set_aside(char **aside, const char *dir, accrue_error *err)
+{
+    struct stat s;
+    bool unlisted = false;
+    accrue_error why = {0};
+
+    if (lstat(dir, &s) != 0 || (!acr_manifest_check(dir, &unlisted, &why) && !unlisted))
+        return ACCRUE_OK;
+    if (why.status == ACCRUE_ENOMEM)
+        return acr_fail(err, why.status, "%s", why.message);
+    for (int k = 1; k == 1 || lstat(*aside, &s) == 0; k++) {
+        acr_free(*aside);
+        *aside = acr_sprintf("%s.aside-%d", dir, k);
+        if (!*aside)
+            return acr_enomem(err, strlen(dir), "a path");
+    }
+    if (rename(dir, *aside) != 0)
+        return acr_fail_errno(err, errno, "cannot set aside", dir);
+    return ACCRUE_OK;
 }
 
 /* Gives the finished folder its name. */
@@ -218,8 +239,6 @@ static accrue_status take_name(const char *temporary, const char *dir, const cha
     if (lstat(dir, &s) != 0) {
         if (rename(temporary, dir) != 0)
             st = acr_fail_errno(err, errno, "cannot rename a checkpoint to this name", dir);
-    } else if (!S_ISDIR(s.st_mode)) {
-        st = acr_fail(err, ACCRUE_EIO, "%s: exists and is no folder", dir);
     } else if (renameat2(AT_FDCWD, temporary, AT_FDCWD, dir, RENAME_EXCHANGE) != 0) {
         st = acr_fail_errno(err, errno, "cannot replace", dir);
     }
@@ -229,7 +248,8 @@ static accrue_status take_name(const char *temporary, const char *dir, const cha
 }
 
 accrue_status acr_checkpoint_write(const char *dir, acr_model *m, acr_tape *scratch,
-                                   const acr_checkpoint_state *state, accrue_error *err)
+                                   const acr_checkpoint_content *content, char **aside,
+                                   accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     const char *slash = strrchr(dir, '/');
@@ -238,6 +258,7 @@ accrue_status acr_checkpoint_write(const char *dir, acr_model *m, acr_tape *scra
     char *temporary = acr_sprintf("%s/.%s.tmp-%ld", parent ? parent : "", slash ? slash + 1 : dir,
                                   (long)getpid());
 
+    *aside = NULL;
     if (!parent || !temporary) {
         st = acr_enomem(err, strlen(dir), "a path");
         goto cleanup;
@@ -248,7 +269,9 @@ accrue_status acr_checkpoint_write(const char *dir, acr_model *m, acr_tape *scra
         st = acr_fail_errno(err, errno, "cannot create", temporary);
         goto cleanup;
     }
-    ACR_TRY(write_files(temporary, m, scratch, state, err));
+    ACR_TRY(write_files(temporary, m, scratch, content, err));
+    if (content->state)
+        ACR_TRY(set_aside(aside, dir, err));
     ACR_TRY(take_name(temporary, dir, parent, err));
 
 cleanup:
@@ -258,6 +281,36 @@ cleanup:
     acr_free(temporary);
     acr_free(parent);
     return st;
+}
+
+/* ".<name>.tmp-<digits>" */
+static bool is_temporary(const char *name)
+{
+    const char *suffix = strstr(name, ".tmp-");
+
+    return *name == '.' && suffix && suffix > name + 1 && suffix[5] &&
+           strspn(suffix + 5, "0123456789") == strlen(suffix + 5);
+}
+
+void acr_checkpoint_clean(const char *parent)
+{
+    DIR *d = opendir(parent);
+    struct dirent *entry = NULL;
+
+    while (d && (entry = readdir(d)) != NULL) {
+        char *path = NULL;
+        struct stat s;
+        if (!is_temporary(entry->d_name))
+            continue;
+        path = acr_sprintf("%s/%s", parent, entry->d_name);
+        if (path && lstat(path, &s) == 0 && S_ISDIR(s.st_mode))
+            acr_checkpoint_remove(path);
+        else if (path && S_ISLNK(s.st_mode))
+            unlink(path);
+        acr_free(path);
+    }
+    if (d)
+        closedir(d);
 }
 
 accrue_status acr_checkpoint_vacant(const char *dir, accrue_error *err)

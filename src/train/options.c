@@ -86,6 +86,10 @@ static accrue_status check_draft(const accrue_train_options *opt, accrue_error *
         return acr_fail(err, ACCRUE_EINVAL,
                         "--from-pretrained \"%s\" excludes --draft-config \"%s\"",
                         opt->from_pretrained, opt->draft_config);
+    if (opt->resume_from && opt->no_resume)
+        return acr_fail(err, ACCRUE_EINVAL,
+                        "--resume-from \"%s\" excludes --no-resume-from-checkpoint",
+                        opt->resume_from);
     if (!opt->d2t_path != !opt->t2d_path)
         return acr_fail(err, ACCRUE_EINVAL, "%s is given without %s",
                         opt->d2t_path ? "--d2t-path" : "--t2d-path",

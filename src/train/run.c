@@ -81,6 +81,7 @@ accrue_status acr_emit(accrue_run *run, accrue_event_kind kind, const accrue_met
 
     if (!run->cb)
         return ACCRUE_OK;
+    e.resumed = run->resumed;
     e.epoch = run->epoch;
     e.global_step = run->window ? accrue_window_global_step(run->window) : 0;
     e.micro_batch = run->next;
@@ -237,7 +238,9 @@ accrue_status accrue_run_open(accrue_run **out, const accrue_train_options *opt,
     run->cb = cb;
     run->payload = payload;
     run->started = acr_seconds();
-    run->epoch = -1;
+    run->epoch = run->best_epoch = run->superseded = -1;
+    run->best_loss = HUGE_VAL;
+    run->generation = 1;
     ACR_TRY(acr_setup_open(&run->setup, opt, err));
     ACR_TRY(keep_options(run, opt, err));
     ACR_TRY(acr_epochs_open(&run->epochs, opt, run->setup.data, run->setup.states_dir,
@@ -338,10 +341,16 @@ static bool cut_short(const accrue_run *run)
     const int64_t n = run->opt.window.gradient_accumulation_steps;
 
     return run->opt.max_steps &&
-           accrue_window_global_step(run->window) + run->used / n > run->opt.max_steps;
+           accrue_window_global_step(run->window) + (run->used - run->next) / n >
+               run->opt.max_steps;
 }
 
 accrue_status accrue_run_epoch(accrue_run *run, int64_t epoch, accrue_error *err)
+{
+    return acr_run_epoch_from(run, epoch, 0, err);
+}
+
+accrue_status acr_run_epoch_from(accrue_run *run, int64_t epoch, int64_t from, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     const int64_t n = run->opt.window.gradient_accumulation_steps;
@@ -368,10 +377,18 @@ accrue_status accrue_run_epoch(accrue_run *run, int64_t epoch, accrue_error *err
     }
     memset(run->excluded, 0, (size_t)run->current.n * sizeof *run->excluded);
     run->epoch = epoch;
-    run->next = 0;
     run->used =
         run->opt.accumulation_tail == ACCRUE_TAIL_DROP ? run->current.n / n * n : run->current.n;
-    ACR_TRY(acr_loader_start(run->loader, &run->current, 0, run->used, err));
+    run->next = from < 0 ? run->used : from;
+    if (run->next > run->used || (run->next < run->used && run->next % n)) {
+        st =
+            acr_fail(err, ACCRUE_EINVAL,
+                     "epoch %lld begins at micro-batch %lld: no end of a window of %lld among %lld",
+                     (long long)epoch, (long long)run->next, (long long)n, (long long)run->used);
+        run->next = run->used;
+        goto cleanup;
+    }
+    ACR_TRY(acr_loader_start(run->loader, &run->current, run->next, run->used, err));
     ACR_TRY(acr_emit(run, ACCRUE_EVENT_EPOCH, NULL, NULL, err));
     if (run->used < run->current.n && !cut_short(run))
         ACR_TRY(acr_notice(run, err,
@@ -642,38 +659,5 @@ cleanup:
     if (st)
         acr_loader_stop(run->loader);
     acr_epoch_free(&e);
-    return st;
-}
-
-/* Checkpoints ----------------------------------------------------------------------------- */
-
-accrue_status accrue_run_save(accrue_run *run, const char *name, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    bool end = !accrue_run_next(run);
-    acr_checkpoint_state state = {.training = true,
-                                  .epoch = run->epoch,
-                                  .val = run->val,
-                                  .local_step = end ? 0 : run->next,
-                                  .global_step = accrue_window_global_step(run->window)};
-    char *dir = acr_sprintf("%s/%s", run->opt.save_path, name);
-
-    if (!dir)
-        return acr_enomem(err, strlen(name), "a path");
-    if (!*name || *name == '.' || strchr(name, '/')) {
-        st = acr_fail(err, ACCRUE_EINVAL, "checkpoint \"%s\": a plain name expected", name);
-        goto cleanup;
-    }
-    if (acr_window_filled(run->window) && !accrue_window_at_boundary(run->window)) {
-        st = acr_fail(err, ACCRUE_ESTATE, "%s: a checkpoint in mid-window, after %lld of %lld", dir,
-                      (long long)acr_window_filled(run->window), (long long)run->window_size);
-        goto cleanup;
-    }
-    state.gradient_accumulation_steps = run->opt.window.gradient_accumulation_steps;
-    ACR_TRY(acr_checkpoint_write(dir, run->setup.model, &run->tape, &state, err));
-    ACR_TRY(acr_emit(run, ACCRUE_EVENT_CHECKPOINT, NULL, dir, err));
-
-cleanup:
-    acr_free(dir);
     return st;
 }

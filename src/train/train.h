@@ -56,6 +56,15 @@ typedef struct acr_optimizer_state {
     int64_t rows, cols;
 } acr_optimizer_state;
 
+/* All that a window between two windows knows beside the optimizer's arrays. */
+typedef struct acr_window_counters {
+    int64_t micro_batches, global_step, schedule_step, empty;
+} acr_window_counters;
+
+acr_window_counters acr_window_get_counters(const accrue_window *window);
+/* Of a window in which no micro-batch was counted yet. */
+void acr_window_set_counters(accrue_window *window, const acr_window_counters *counters);
+
 int acr_window_n_states(const accrue_window *window);
 acr_optimizer_state acr_window_state(const accrue_window *window, int i);
 
@@ -217,32 +226,114 @@ struct accrue_run {
     int64_t skipped_nonfinite;
     const accrue_metrics *val; /* validation that goes into the next checkpoint, or NULL */
     int64_t empty_told;        /* windows without weight that a notice was given of */
+
+    bool fingerprinted;
+    uint64_t data_fingerprint;
+    int64_t generation; /* which run in save_path this is, counted from 1 */
+    double best_loss;   /* HUGE_VAL: none yet */
+    int64_t best_epoch; /* -1: none yet */
+    int64_t superseded; /* epoch whose folder the next checkpoint replaces as the best, or -1 */
+    bool is_best;       /* the next checkpoint has the least validation loss so far */
+    bool concluded;     /* the next checkpoint is the last of its epoch, validated if it is to be */
+    bool resumed;       /* for the event START */
 };
+
+/* accrue_run_epoch from micro-batch `from` on; -1: the epoch is at its end. */
+accrue_status acr_run_epoch_from(accrue_run *run, int64_t epoch, int64_t from, accrue_error *err);
 
 accrue_status acr_emit(accrue_run *run, accrue_event_kind kind, const accrue_metrics *metrics,
                        const char *message, accrue_error *err);
 accrue_status acr_notice(accrue_run *run, accrue_error *err, const char *format, ...)
     ACR_PRINTF(3, 4);
 
+/* manifest.c ------------------------------------------------------------------------------- */
+
+/* Lists what is in the folder; the last file of a checkpoint to be written. */
+accrue_status acr_manifest_write(const char *dir, accrue_error *err);
+/* OK where the folder is a whole checkpoint, byte for byte; `unlisted` (may be NULL) tells whether
+ * it holds anything else beside. */
+accrue_status acr_manifest_check(const char *dir, bool *unlisted, accrue_error *err);
+
+/* state.c ---------------------------------------------------------------------------------- */
+
+/* training_state.json; docs/FORMATS.md says what each is.  All but the last three are of one type,
+ * so that one table reads, writes and compares them. */
+typedef struct acr_training_state {
+    int64_t epoch, local_step, global_step, schedule_step;
+    int64_t micro_batches, empty_windows, skipped_nonfinite;
+    int64_t generation, best_epoch, superseded_epoch;
+    int64_t gradient_accumulation_steps, total_seq_len, seed;
+    int64_t loss_normalization, accumulation_tail, compute, optimizer;
+    int64_t train_rows, data_fingerprint, order_fingerprint;
+    double best_loss; /* HUGE_VAL: none yet */
+    bool concluded, is_best;
+} acr_training_state;
+
+json_t *acr_training_state_json(const acr_training_state *s);
+accrue_status acr_training_state_read(acr_training_state *out, const char *dir, accrue_error *err);
+/* EMISMATCH with both values where the run at hand could not go on as the saved one would have. */
+accrue_status acr_training_state_agrees(const acr_training_state *saved,
+                                        const acr_training_state *run, const char *dir,
+                                        accrue_error *err);
+
+/* Of the rows that may be used: all lengths, and the ids and masks of every k-th row, k = 1 up to
+ * 16 Mi tokens. */
+accrue_status acr_epochs_fingerprint(uint64_t *out, const acr_epochs *e, acr_dataset *d,
+                                     accrue_error *err);
+uint64_t acr_epoch_hash(const acr_epoch *e);
+
+accrue_status acr_state_write(const char *dir, acr_model *m, const accrue_window *w,
+                              accrue_error *err);
+/* Sets masters, bf16 copies and the optimizer's arrays; nothing where any of them does not fit. */
+accrue_status acr_state_read(const char *dir, acr_model *m, accrue_window *w, accrue_error *err);
+accrue_status acr_state_same_model(const char *dir, const acr_model *m, accrue_error *err);
+accrue_status acr_state_same_vocab(const char *dir, const acr_model *m, accrue_error *err);
+
 /* checkpoint.c ----------------------------------------------------------------------------- */
 
-typedef struct acr_checkpoint_state {
-    int64_t epoch, local_step, global_step, gradient_accumulation_steps;
+typedef struct acr_checkpoint_content {
+    const acr_training_state *state; /* NULL: weights and config alone, no manifest */
+    const accrue_window *window;
     const accrue_metrics *val; /* NULL: no val_metrics.json */
-    bool training;             /* false: weights and config alone */
-} acr_checkpoint_state;
+} acr_checkpoint_content;
 
-/* Writes the folder `dir` by way of a temporary sibling; an older `dir` is replaced as a whole. */
+/* Writes the folder `dir` by way of a temporary sibling; an older checkpoint is replaced as a
+ * whole.  Anything else of that name is moved to the one in *aside, which the caller frees; else
+ * NULL. */
 accrue_status acr_checkpoint_write(const char *dir, acr_model *m, acr_tape *scratch,
-                                   const acr_checkpoint_state *state, accrue_error *err);
+                                   const acr_checkpoint_content *content, char **aside,
+                                   accrue_error *err);
 /* Makes the folders above `path`. */
 accrue_status acr_checkpoint_parents(const char *path, accrue_error *err);
 /* Removes a folder of plain files; what cannot be removed is left. */
 void acr_checkpoint_remove(const char *path);
+/* Removes what saves that were killed left in `parent` under temporary names. */
+void acr_checkpoint_clean(const char *parent);
 /* EINVAL where `dir` exists and is not empty. */
 accrue_status acr_checkpoint_vacant(const char *dir, accrue_error *err);
 /* Points the link `name` in `parent` at `target`, replacing a link that is there. */
 accrue_status acr_checkpoint_link(const char *parent, const char *name, const char *target,
                                   accrue_error *err);
+
+/* resume.c --------------------------------------------------------------------------------- */
+
+/* Where a run goes on. */
+typedef struct acr_resume {
+    char *dir;         /* NULL: it begins anew */
+    bool weights_only; /* `dir` is a speculators checkpoint: a beginning from its weights */
+    acr_training_state state;
+    int64_t generation; /* of the checkpoints to be written */
+    char **notes;       /* folders that were passed over, and why */
+    int n_notes;
+} acr_resume;
+
+/* The newest valid checkpoint in save_path, or the one asked for by --resume-from. */
+accrue_status acr_resume_find(acr_resume *out, const accrue_train_options *opt, accrue_error *err);
+void acr_resume_free(acr_resume *r);
+
+/* The run's state as a checkpoint of now would hold it. */
+accrue_status acr_run_state(acr_training_state *out, accrue_run *run, accrue_error *err);
+/* Makes a run just opened the one that wrote the checkpoint. */
+accrue_status acr_run_load(accrue_run *run, const acr_resume *from, accrue_error *err);
 
 #endif

@@ -617,6 +617,22 @@ double accrue_window_loss(const accrue_window *w)
     return w->closed ? w->loss_sum * normalisation(w) : 0.0;
 }
 
+acr_window_counters acr_window_get_counters(const accrue_window *w)
+{
+    return (acr_window_counters){.micro_batches = w->micro_batches,
+                                 .global_step = w->global_step,
+                                 .schedule_step = w->schedule_step,
+                                 .empty = w->empty};
+}
+
+void acr_window_set_counters(accrue_window *w, const acr_window_counters *counters)
+{
+    w->micro_batches = counters->micro_batches;
+    w->global_step = counters->global_step;
+    w->schedule_step = counters->schedule_step;
+    w->empty = counters->empty;
+}
+
 int acr_window_n_states(const accrue_window *w)
 {
     int n = 0;

@@ -49,10 +49,56 @@ for run in run again; do
 done
 cmp -s "$work/run.metrics" "$work/again.metrics" || complain "a replayed run has other losses"
 
-# A folder that holds checkpoints is not written over unasked, and one line says so.
+# A finished run trains nothing more and leaves its files as they are.
 cp "$work/run/metrics.jsonl" "$work/before"
 # shellcheck disable=SC2086
-expect 2 train $flags --epochs 1 --save-path "$work/run"
+expect 0 train $flags --epochs 2 --save-path "$work/run"
+grep -q 'this training is finished' "$work/err" || complain "not told: $(cat "$work/err")"
+cmp -s "$work/before" "$work/run/metrics.jsonl" || complain "a finished run touched metrics.jsonl"
+
+# One stopped in mid-epoch and continued ends as one never stopped, metrics and plot included.
+whole="--epochs 2 --scheduler-total-steps 9"
+# shellcheck disable=SC2086
+expect 0 train $flags $whole --save-path "$work/straight"
+# shellcheck disable=SC2086
+expect 0 train $flags $whole --max-steps 2 --save-path "$work/parts"
+printf '{"train": {"loss": 1' >>"$work/parts/metrics.jsonl" # as a kill in mid-write leaves it
+# shellcheck disable=SC2086
+expect 0 train $flags $whole --save-path "$work/parts"
+grep -q 'goes on from .*/parts/0' "$work/err" || complain "not resumed: $(cat "$work/err")"
+for run in straight parts; do
+    sed 's/"profile": {[^}]*}, //' "$work/$run/metrics.jsonl" >"$work/$run.metrics"
+done
+cmp "$work/straight.metrics" "$work/parts.metrics" || complain "a continued run has other metrics"
+for file in model.safetensors state.safetensors training_state.json val_metrics.json; do
+    cmp "$work/straight/1/$file" "$work/parts/1/$file" || complain "a continued run ends otherwise"
+done
+cmp "$work/straight/training.svg" "$work/parts/training.svg" || complain "another plot"
+
+# Killed again and again: the metrics too end as those of one that was left alone.
+often="--epochs 4 --checkpoint-freq 0.01"
+# shellcheck disable=SC2086
+expect 0 train $flags $often --save-path "$work/alone"
+for seconds in 0.02 0.05 0.08 0.03 0.06 0.09; do
+    # shellcheck disable=SC2086
+    "$accrue" train $flags $often --save-path "$work/killed" >/dev/null 2>&1 &
+    sleep "$seconds"
+    kill -9 $! 2>/dev/null
+    wait $! 2>/dev/null
+done
+# shellcheck disable=SC2086
+expect 0 train $flags $often --save-path "$work/killed"
+for run in alone killed; do
+    sed 's/"profile": {[^}]*}, //' "$work/$run/metrics.jsonl" >"$work/$run.metrics"
+done
+cmp "$work/alone.metrics" "$work/killed.metrics" || complain "a killed run has other metrics"
+diff -r --no-dereference -x metrics.jsonl "$work/alone" "$work/killed" ||
+    complain "a killed run ends otherwise"
+
+# Another N is refused with one line, and nothing is touched.
+# shellcheck disable=SC2086
+expect 2 train $flags --epochs 2 --save-path "$work/run" --gradient-accumulation-steps 3
+grep -q 'Cannot resume: .* is 2, .* is 3' "$work/err" || complain "$(cat "$work/err")"
 [ "$(wc -l <"$work/err")" = 1 ] || complain "not one line: $(cat "$work/err")"
 cmp -s "$work/before" "$work/run/metrics.jsonl" || complain "a refused run touched metrics.jsonl"
 # shellcheck disable=SC2086

@@ -126,7 +126,8 @@ static void dump_options(const accrue_train_options *o)
             "embed=%d\nacross=%d\n",
             o->norm_before_residual, o->norm_before_fc, o->fc_norm, o->norm_output,
             o->embed_requires_grad, o->across_documents);
-    fprintf(f, "no_resume=%d\n", o->no_resume);
+    fprintf(f, "no_resume=%d\nresume_from=%s\n", o->no_resume,
+            o->resume_from ? o->resume_from : "");
     fprintf(f, "arch=%s\nloss=%s\non_missing=%d\nnonfinite=%d\nwarmup=%lld\nratio=%.17g\n",
             o->draft_arch ? o->draft_arch : "", o->loss_fn ? o->loss_fn : "", (int)o->on_missing,
             (int)o->on_nonfinite, (long long)o->scheduler_warmup_steps, o->scheduler_warmup_ratio);

@@ -313,7 +313,8 @@ static void test_values_arrive(void **state)
     expect_option("arch=qwen3");
     assert_int_equal(run("train --dry-run --verifier-name-or-path v --on-missing warn --loss-fn "
                          "{\"ce\":~0.1} --on-nonfinite skip --scheduler-warmup-steps 0 --epochs 3 "
-                         "--max-steps 9 --no-resume-from-checkpoint --save-path s --batch-plan p "
+                         "--max-steps 9 --no-resume-from-checkpoint --resume-from r --save-path s "
+                         "--batch-plan p "
                          "--dump-batch-plan d "
                          "--target-layer-ids 1 --target-layer-ids 3"),
                      0);
@@ -328,6 +329,7 @@ static void test_values_arrive(void **state)
     expect_option("dump=d");
     expect_option("layers=3,");
     expect_option("no_resume=1");
+    expect_option("resume_from=r");
     assert_int_equal(run("verify --verifier-name-or-path v --epochs 3"), 0);
     expect_option("compute=2"); /* float64 is verify's default */
     unsetenv("FAKE_ACCRUE_OPTIONS");

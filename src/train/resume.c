@@ -1,0 +1,353 @@
+/* resume.c - saving a run and going on from a checkpoint: which one, whether it fits, and how the
+ * run becomes the one that wrote it.
+ *
+ * The newest checkpoint is told by what it holds, never by names or times of files.  A folder is
+ * only ever read here: what does not hold together is named and left alone. */
+#include "train/train.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* Saving ---------------------------------------------------------------------------------- */
+
+accrue_status acr_run_state(acr_training_state *out, accrue_run *run, accrue_error *err)
+{
+    const accrue_train_options *opt = &run->opt;
+    acr_window_counters c = acr_window_get_counters(run->window);
+
+    if (!run->fingerprinted) {
+        accrue_status st =
+            acr_epochs_fingerprint(&run->data_fingerprint, &run->epochs, run->setup.data, err);
+        if (st)
+            return st;
+        run->fingerprinted = true;
+    }
+    *out = (acr_training_state){
+        .epoch = run->epoch,
+        .local_step = accrue_run_next(run) ? run->next : 0,
+        .global_step = c.global_step,
+        .schedule_step = c.schedule_step,
+        .micro_batches = c.micro_batches,
+        .empty_windows = c.empty,
+        .skipped_nonfinite = run->skipped_nonfinite,
+        .generation = run->generation,
+        .best_epoch = run->best_epoch,
+        .superseded_epoch = run->superseded,
+        .gradient_accumulation_steps = opt->window.gradient_accumulation_steps,
+        .total_seq_len = opt->total_seq_len,
+        .seed = (int64_t)opt->seed,
+        .loss_normalization = opt->window.loss_normalization,
+        .accumulation_tail = opt->accumulation_tail,
+        .compute = opt->compute,
+        .optimizer = opt->window.optimizer,
+        .train_rows = run->epochs.train_rows,
+        .data_fingerprint = (int64_t)run->data_fingerprint,
+        .order_fingerprint = run->current.begin ? (int64_t)acr_epoch_hash(&run->current) : 0,
+        .best_loss = run->best_loss,
+        .concluded = run->concluded,
+        .is_best = run->is_best,
+    };
+    return ACCRUE_OK;
+}
+
+accrue_status accrue_run_save(accrue_run *run, const char *name, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    acr_training_state state;
+    acr_checkpoint_content content = {.state = &state, .window = run->window, .val = run->val};
+    char *dir = acr_sprintf("%s/%s", run->opt.save_path, name), *aside = NULL;
+
+    if (!dir)
+        return acr_enomem(err, strlen(name), "a path");
+    if (!*name || *name == '.' || strchr(name, '/')) {
+        st = acr_fail(err, ACCRUE_EINVAL, "checkpoint \"%s\": a plain name expected", name);
+        goto cleanup;
+    }
+    if (acr_window_filled(run->window) && !accrue_window_at_boundary(run->window)) {
+        st = acr_fail(err, ACCRUE_ESTATE, "%s: a checkpoint in mid-window, after %lld of %lld", dir,
+                      (long long)acr_window_filled(run->window), (long long)run->window_size);
+        goto cleanup;
+    }
+    ACR_TRY(acr_run_state(&state, run, err));
+    ACR_TRY(acr_checkpoint_write(dir, run->setup.model, &run->tape, &content, &aside, err));
+    if (aside)
+        ACR_TRY(acr_notice(run, err, "%s: was no whole checkpoint, or held more; it is now %s", dir,
+                           aside));
+    ACR_TRY(acr_emit(run, ACCRUE_EVENT_CHECKPOINT, NULL, dir, err));
+
+cleanup:
+    acr_free(aside);
+    acr_free(dir);
+    return st;
+}
+
+/* Finding --------------------------------------------------------------------------------- */
+
+typedef struct candidate {
+    char *dir;
+    acr_training_state state;
+    bool numbered;
+} candidate;
+
+typedef struct candidates {
+    candidate *c;
+    size_t n, capacity;
+} candidates;
+
+static void candidates_free(candidates *all)
+{
+    for (size_t i = 0; i < all->n; i++)
+        acr_free(all->c[i].dir);
+    acr_free(all->c);
+}
+
+static bool is_number(const char *name)
+{
+    for (const char *c = name; *c; c++)
+        if (!isdigit((unsigned char)*c))
+            return false;
+    return *name != '\0';
+}
+
+static bool holds(const char *dir, const char *file)
+{
+    char *path = acr_sprintf("%s/%s", dir, file);
+    bool is = path && acr_is_file(path);
+
+    acr_free(path);
+    return is;
+}
+
+/* Passes a folder over for its own fault; want of memory is none. */
+static accrue_status note(acr_resume *r, const char *dir, const accrue_error *why,
+                          accrue_error *err)
+{
+    char **more = NULL;
+
+    if (why->status == ACCRUE_ENOMEM)
+        return acr_fail(err, why->status, "%s", why->message);
+    more = acr_realloc(r->notes, ((size_t)r->n_notes + 1) * sizeof *more);
+    if (!more)
+        return acr_enomem(err, sizeof *more, "a notice");
+    r->notes = more;
+    more[r->n_notes] = acr_sprintf("%s: not resumed from, left alone: %s", dir, why->message);
+    if (!more[r->n_notes])
+        return acr_enomem(err, strlen(why->message), "a notice");
+    r->n_notes++;
+    return ACCRUE_OK;
+}
+
+static int64_t compare_places(const acr_training_state *a, const acr_training_state *b)
+{
+    int64_t x = a->local_step ? a->local_step : INT64_MAX;
+    int64_t y = b->local_step ? b->local_step : INT64_MAX;
+
+    if (a->generation != b->generation)
+        return a->generation < b->generation ? -1 : 1;
+    if (a->epoch != b->epoch)
+        return a->epoch < b->epoch ? -1 : 1;
+    if (x != y)
+        return x < y ? -1 : 1;
+    return (int64_t)a->concluded - b->concluded;
+}
+
+/* Newest first; of two alike the one with a checkpoint's name. */
+static int newest_first(const void *left, const void *right)
+{
+    const candidate *a = left, *b = right;
+    int64_t order = compare_places(&b->state, &a->state);
+
+    if (!order)
+        order = (int64_t)b->numbered - a->numbered;
+    return order ? (int)order : strcmp(a->dir, b->dir);
+}
+
+/* Takes `dir` over.  A folder counts by a number for its name or by what it holds. */
+static accrue_status consider(candidates *all, acr_resume *r, char *dir, const char *name,
+                              bool quiet, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    candidate c = {.dir = dir, .numbered = is_number(name)};
+    candidate *more = NULL;
+    accrue_error why = {0};
+    struct stat s;
+
+    if (*name == '.' || lstat(dir, &s) != 0 || !S_ISDIR(s.st_mode) ||
+        (!c.numbered && !holds(dir, "training_state.json") && !holds(dir, "manifest.json")))
+        goto cleanup;
+    if (acr_training_state_read(&c.state, dir, &why)) {
+        if (!quiet)
+            st = note(r, dir, &why, err);
+        goto cleanup;
+    }
+    if (all->n == all->capacity) {
+        all->capacity = all->capacity ? 2 * all->capacity : 16;
+        more = acr_realloc(all->c, all->capacity * sizeof *more);
+        if (!more) {
+            st = acr_enomem(err, all->capacity * sizeof *more, "the list of checkpoints");
+            goto cleanup;
+        }
+        all->c = more;
+    }
+    all->c[all->n++] = c;
+    dir = NULL;
+
+cleanup:
+    acr_free(dir);
+    return st;
+}
+
+static accrue_status list(candidates *all, acr_resume *r, const accrue_train_options *opt,
+                          accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    bool quiet = opt->no_resume || opt->resume_from;
+    DIR *d = opendir(opt->save_path);
+    struct dirent *entry = NULL;
+
+    if (!d && errno != ENOENT)
+        return acr_fail_errno(err, errno, "cannot read", opt->save_path);
+    while (d && (entry = readdir(d)) != NULL) {
+        char *dir = acr_sprintf("%s/%s", opt->save_path, entry->d_name);
+        if (!dir) {
+            st = acr_enomem(err, strlen(opt->save_path), "a path");
+            goto cleanup;
+        }
+        ACR_TRY(consider(all, r, dir, entry->d_name, quiet, err));
+    }
+    if (all->n)
+        qsort(all->c, all->n, sizeof *all->c, newest_first);
+
+cleanup:
+    if (d)
+        closedir(d);
+    return st;
+}
+
+static accrue_status choose(acr_resume *out, candidates *all, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    for (size_t i = 0; i < all->n && !out->dir; i++) {
+        accrue_error why = {0};
+        if (acr_manifest_check(all->c[i].dir, NULL, &why)) {
+            ACR_TRY(note(out, all->c[i].dir, &why, err));
+            continue;
+        }
+        out->dir = all->c[i].dir;
+        out->state = all->c[i].state;
+        out->generation = out->state.generation;
+        all->c[i].dir = NULL;
+    }
+
+cleanup:
+    return st;
+}
+
+/* --resume-from DIR.  What speculators wrote has weights, and a state that only torch reads. */
+static accrue_status ask_for(acr_resume *out, const candidates *all, const char *dir,
+                             accrue_error *err)
+{
+    accrue_error why = {0};
+
+    out->dir = acr_strdup(dir);
+    if (!out->dir)
+        return acr_enomem(err, strlen(dir), "a path");
+    if (!holds(dir, "manifest.json") && !holds(dir, "state.safetensors") &&
+        holds(dir, "config.json") &&
+        (holds(dir, "model.safetensors") || holds(dir, "model.safetensors.index.json"))) {
+        out->weights_only = true;
+        return ACCRUE_OK;
+    }
+    if (acr_manifest_check(dir, NULL, &why) || acr_training_state_read(&out->state, dir, &why))
+        return acr_fail(err, why.status, "Cannot resume: --resume-from %s: %s", dir, why.message);
+    /* Where save_path holds something newer, this is another run that branches off. */
+    if (!all->n || compare_places(&all->c[0].state, &out->state) <= 0)
+        out->generation = out->state.generation;
+    return ACCRUE_OK;
+}
+
+accrue_status acr_resume_find(acr_resume *out, const accrue_train_options *opt, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    candidates all = {0};
+
+    memset(out, 0, sizeof *out);
+    ACR_TRY(list(&all, out, opt, err));
+    out->generation = all.n ? all.c[0].state.generation + 1 : 1;
+    if (opt->resume_from)
+        ACR_TRY(ask_for(out, &all, opt->resume_from, err));
+    else if (!opt->no_resume)
+        ACR_TRY(choose(out, &all, err));
+
+cleanup:
+    candidates_free(&all);
+    return st;
+}
+
+void acr_resume_free(acr_resume *r)
+{
+    for (int i = 0; i < r->n_notes; i++)
+        acr_free(r->notes[i]);
+    acr_free(r->notes);
+    acr_free(r->dir);
+    memset(r, 0, sizeof *r);
+}
+
+/* Loading --------------------------------------------------------------------------------- */
+
+/* The micro-batches of the epoch that was left off: lengths, seed and packing, or a batch plan. */
+static accrue_status check_order(const accrue_run *run, const acr_resume *from, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    const acr_training_state *s = &from->state;
+    acr_epoch epoch = {0};
+    uint64_t hash = 0;
+
+    if (s->epoch >= run->opt.epochs)
+        return ACCRUE_OK;
+    ACR_TRY(acr_epochs_train(&epoch, &run->epochs, s->epoch, err));
+    hash = acr_epoch_hash(&epoch);
+    if (hash != (uint64_t)s->order_fingerprint)
+        st = acr_fail(err, ACCRUE_EMISMATCH,
+                      "Cannot resume: %s: \"order_fingerprint\" of epoch %lld is \"%016llx\", this "
+                      "run's micro-batches are \"%016llx\"",
+                      from->dir, (long long)s->epoch, (unsigned long long)s->order_fingerprint,
+                      (unsigned long long)hash);
+
+cleanup:
+    acr_epoch_free(&epoch);
+    return st;
+}
+
+accrue_status acr_run_load(accrue_run *run, const acr_resume *from, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    const acr_training_state *s = &from->state;
+    acr_training_state ours;
+
+    ACR_TRY(acr_run_state(&ours, run, err));
+    ACR_TRY(acr_training_state_agrees(s, &ours, from->dir, err));
+    ACR_TRY(acr_state_same_model(from->dir, run->setup.model, err));
+    ACR_TRY(acr_state_same_vocab(from->dir, run->setup.model, err));
+    ACR_TRY(check_order(run, from, err));
+    ACR_TRY(acr_state_read(from->dir, run->setup.model, run->window, err));
+    acr_window_set_counters(run->window, &(acr_window_counters){.micro_batches = s->micro_batches,
+                                                                .global_step = s->global_step,
+                                                                .schedule_step = s->schedule_step,
+                                                                .empty = s->empty_windows});
+    run->empty_told = s->empty_windows;
+    run->skipped_nonfinite = s->skipped_nonfinite;
+    run->best_loss = s->best_loss;
+    run->best_epoch = s->best_epoch;
+    run->resumed = true;
+
+cleanup:
+    return st;
+}

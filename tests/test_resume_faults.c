@@ -1,0 +1,233 @@
+/* A save that dies or fails at any of its calls to the system: what is there afterwards is
+ * resumed, and ends with the bits of a run that never failed.
+ *
+ * The calls are defined here and reach the kernel by syscall(), so that each of them is seen. */
+#include "resume_test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/syscall.h>
+
+typedef enum fault { NONE, DIE_BEFORE, DIE_HALFWAY, FAIL } fault;
+
+static fault mode;
+static int64_t calls, at;
+
+enum { MAX_CALLS = 1024 };
+static bool is_write[MAX_CALLS + 1]; /* of the whole run's calls, from 1 on */
+
+/* Whether this call is to fail. */
+static bool point(void)
+{
+    if (++calls != at || mode == NONE)
+        return false;
+    if (mode == DIE_BEFORE)
+        raise(SIGKILL);
+    return true;
+}
+
+static int result(bool failed, long value)
+{
+    if (!failed)
+        return (int)value;
+    if (mode == DIE_HALFWAY)
+        raise(SIGKILL);
+    errno = EIO;
+    return -1;
+}
+
+ssize_t write(int fd, const void *bytes, size_t n)
+{
+    bool failed = point();
+
+    if (mode == NONE && calls <= MAX_CALLS)
+        is_write[calls] = true;
+    if (!failed)
+        return syscall(SYS_write, fd, bytes, n);
+    if (syscall(SYS_write, fd, bytes, n / 2) < 0)
+        return -1;
+    if (mode == DIE_HALFWAY)
+        raise(SIGKILL);
+    errno = ENOSPC;
+    return -1;
+}
+
+int fsync(int fd)
+{
+    bool failed = point();
+
+    return result(failed, failed ? 0 : syscall(SYS_fsync, fd));
+}
+
+int rename(const char *from, const char *to)
+{
+    bool failed = point();
+
+    return result(failed, failed ? 0 : syscall(SYS_rename, from, to));
+}
+
+int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
+{
+    bool failed = point();
+
+    return result(failed, failed ? 0 : syscall(SYS_renameat2, from_dir, from, to_dir, to, flags));
+}
+
+int mkdir(const char *path, mode_t permissions)
+{
+    bool failed = point();
+
+    return result(failed, failed ? 0 : syscall(SYS_mkdir, path, permissions));
+}
+
+int rmdir(const char *path)
+{
+    bool failed = point();
+
+    return result(failed, failed ? 0 : syscall(SYS_rmdir, path));
+}
+
+int unlink(const char *path)
+{
+    bool failed = point();
+
+    return result(failed, failed ? 0 : syscall(SYS_unlink, path));
+}
+
+int unlinkat(int dir, const char *path, int flags)
+{
+    bool failed = point();
+
+    return result(failed, failed ? 0 : syscall(SYS_unlinkat, dir, path, flags));
+}
+
+int symlink(const char *target, const char *path)
+{
+    bool failed = point();
+
+    return result(failed, failed ? 0 : syscall(SYS_symlink, target, path));
+}
+
+static char *folder, *straight, *out;
+static int64_t total; /* calls of the whole run */
+
+static accrue_train_options options(const char *save_path)
+{
+    accrue_train_options o = tiny_options(save_path);
+
+    o.total_seq_len = 71;
+    o.ttt_steps = 1;
+    o.epochs = 2;
+    o.checkpoint_freq = 0.5; /* in mid-epoch too, so that a checkpoint is replaced */
+    o.compute = ACCRUE_F32;
+    o.window.gradient_accumulation_steps = 2;
+    o.batch_plan = short_plan(folder);
+    return o;
+}
+
+static int make(void **state)
+{
+    accrue_train_options o;
+    accrue_error e = {0};
+
+    (void)state;
+    accrue_set_threads(1);
+    folder = make_folder();
+    straight = acr_sprintf("%s/straight", folder);
+    out = acr_sprintf("%s/out", folder);
+    o = options(straight);
+    calls = 0;
+    assert_ok(accrue_train(&o, NULL, NULL, &e), &e);
+    total = calls;
+    assert_true(total > 60 && total < MAX_CALLS);
+    acr_free((void *)(uintptr_t)o.batch_plan);
+    return 0;
+}
+
+static int clear(void **state)
+{
+    (void)state;
+    remove_folder(folder);
+    acr_free(straight);
+    acr_free(out);
+    return 0;
+}
+
+/* 0: went through, 1: stopped with an error, 2: died. */
+static int run_with(const accrue_train_options *o, fault f, int64_t n)
+{
+    int status = 0;
+    pid_t pid = fork();
+
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        mode = f;
+        at = n;
+        calls = 0;
+        _exit(accrue_train(o, NULL, NULL, NULL) ? 1 : 0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    if (WIFSIGNALED(status)) {
+        assert_int_equal(WTERMSIG(status), SIGKILL);
+        return 2;
+    }
+    return WEXITSTATUS(status);
+}
+
+static void at_every_call(fault f)
+{
+    accrue_train_options o = options(out);
+    int faults = 0;
+
+    bool writes[MAX_CALLS + 1];
+
+    memcpy(writes, is_write, sizeof writes);
+    for (int64_t n = 1; n <= total; n++) {
+        accrue_error e = {0};
+        int got = 0;
+        if (f == DIE_HALFWAY && !writes[n])
+            continue; /* nothing lies between before and after */
+        got = run_with(&o, f, n);
+        faults += got != 0;
+        if (f != FAIL)
+            assert_int_equal(got, 2);
+        mode = NONE;
+        if (accrue_train(&o, NULL, NULL, &e))
+            fail_msg("call %lld: %s", (long long)n, e.message);
+        assert_same_tree(straight, out);
+        remove_tree(out);
+    }
+    assert_true(faults >= 20);
+    acr_free((void *)(uintptr_t)o.batch_plan);
+}
+
+static void test_dies_before(void **state)
+{
+    (void)state;
+    at_every_call(DIE_BEFORE);
+}
+
+/* In the middle of a write, with half of it done. */
+static void test_dies_halfway(void **state)
+{
+    (void)state;
+    at_every_call(DIE_HALFWAY);
+}
+
+/* ENOSPC after half a write, EIO elsewhere. */
+static void test_fails(void **state)
+{
+    (void)state;
+    at_every_call(FAIL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_dies_before),
+        cmocka_unit_test(test_dies_halfway),
+        cmocka_unit_test(test_fails),
+    };
+
+    return cmocka_run_group_tests(tests, make, clear);
+}
