@@ -1,5 +1,8 @@
 # What `make install` puts where: command, both libraries, header, pkg-config file, man page.
-set(ACCRUE_PC_PRIVATE "-ldnnl -lgomp -lpthread -lm")
+set(ACCRUE_PC_PRIVATE "-lpthread -lm")
+if(ACCRUE_ONEDNN)
+  string(PREPEND ACCRUE_PC_PRIVATE "-ldnnl -lgomp ")
+endif()
 cmake_path(APPEND ACCRUE_PC_LIBDIR "\${prefix}" "${CMAKE_INSTALL_LIBDIR}")
 cmake_path(APPEND ACCRUE_PC_INCLUDEDIR "\${prefix}" "${CMAKE_INSTALL_INCLUDEDIR}")
 

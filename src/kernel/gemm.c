@@ -218,72 +218,6 @@ static bool grow_table(acr_gemm *g)
     return true;
 }
 
-/* oneDNN 3 keeps descriptors behind pointers that must be destroyed, and has one call where 2 had
- * two. */
-#if DNNL_VERSION_MAJOR >= 3
-typedef const_dnnl_memory_desc_t desc_ref;
-
-static desc_ref ref(const dnnl_memory_desc_t *d)
-{
-    return *d;
-}
-
-static dnnl_status_t desc_init(dnnl_memory_desc_t *d, const dnnl_dims_t dims, dnnl_data_type_t type,
-                               const dnnl_dims_t strides)
-{
-    return dnnl_memory_desc_create_with_strides(d, 2, dims, type, strides);
-}
-
-static void desc_free(dnnl_memory_desc_t *d)
-{
-    if (*d)
-        dnnl_memory_desc_destroy(*d);
-}
-
-static dnnl_status_t append_sum(dnnl_post_ops_t ops)
-{
-    return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);
-}
-
-static dnnl_status_t matmul_desc(dnnl_primitive_desc_t *pd, dnnl_engine_t engine,
-                                 const dnnl_memory_desc_t md[3], dnnl_primitive_attr_t attr)
-{
-    return dnnl_matmul_primitive_desc_create(pd, engine, md[0], md[1], NULL, md[2], attr);
-}
-#else
-typedef const dnnl_memory_desc_t *desc_ref;
-
-static desc_ref ref(const dnnl_memory_desc_t *d)
-{
-    return d;
-}
-
-static dnnl_status_t desc_init(dnnl_memory_desc_t *d, const dnnl_dims_t dims, dnnl_data_type_t type,
-                               const dnnl_dims_t strides)
-{
-    return dnnl_memory_desc_init_by_strides(d, 2, dims, type, strides);
-}
-
-static void desc_free(dnnl_memory_desc_t *d)
-{
-    (void)d;
-}
-
-static dnnl_status_t append_sum(dnnl_post_ops_t ops)
-{
-    return dnnl_post_ops_append_sum(ops, 1.0f);
-}
-
-static dnnl_status_t matmul_desc(dnnl_primitive_desc_t *pd, dnnl_engine_t engine,
-                                 const dnnl_memory_desc_t md[3], dnnl_primitive_attr_t attr)
-{
-    dnnl_matmul_desc_t d;
-    dnnl_status_t s = dnnl_matmul_desc_init(&d, &md[0], &md[1], NULL, &md[2]);
-
-    return s == dnnl_success ? dnnl_primitive_desc_create(pd, &d, attr, engine, NULL) : s;
-}
-#endif
-
 static dnnl_status_t describe(const key *k, dnnl_memory_desc_t md[3])
 {
     const dnnl_dims_t a = {k->m, k->k}, b = {k->k, k->n}, c = {k->m, k->n};
@@ -293,11 +227,11 @@ static dnnl_status_t describe(const key *k, dnnl_memory_desc_t md[3])
     const bool tn = k->layout == ACR_GEMM_TN, nt = k->layout == ACR_GEMM_NT;
     dnnl_status_t s = dnnl_success;
 
-    s = desc_init(&md[0], a, dnnl_bf16, tn ? col_a : row_a);
+    s = dnnl_memory_desc_init_by_strides(&md[0], 2, a, dnnl_bf16, tn ? col_a : row_a);
     if (s == dnnl_success)
-        s = desc_init(&md[1], b, dnnl_bf16, nt ? col_b : row_b);
+        s = dnnl_memory_desc_init_by_strides(&md[1], 2, b, dnnl_bf16, nt ? col_b : row_b);
     if (s == dnnl_success)
-        s = desc_init(&md[2], c, dnnl_f32, row_c);
+        s = dnnl_memory_desc_init_by_strides(&md[2], 2, c, dnnl_f32, row_c);
     return s;
 }
 
@@ -311,7 +245,7 @@ static dnnl_status_t make_attributes(dnnl_primitive_attr_t *out, bool accumulate
     if (s == dnnl_success && accumulate) {
         s = dnnl_post_ops_create(&ops);
         if (s == dnnl_success)
-            s = append_sum(ops);
+            s = dnnl_post_ops_append_sum(ops, 1.0f);
         if (s == dnnl_success)
             s = dnnl_primitive_attr_set_post_ops(*out, ops);
     }
@@ -321,12 +255,12 @@ static dnnl_status_t make_attributes(dnnl_primitive_attr_t *out, bool accumulate
 }
 
 static dnnl_status_t make_memories(const acr_gemm *g, primitive *p, const dnnl_memory_desc_t md[3],
-                                   desc_ref scratch)
+                                   const dnnl_memory_desc_t *scratch)
 {
     dnnl_status_t s = dnnl_success;
 
     for (int i = 0; i < g->workers * MEMORIES && s == dnnl_success; i++) {
-        desc_ref d = i % MEMORIES == MEMORY_SCRATCH ? scratch : ref(&md[i % MEMORIES]);
+        const dnnl_memory_desc_t *d = i % MEMORIES == MEMORY_SCRATCH ? scratch : &md[i % MEMORIES];
         s = dnnl_memory_create(&p->memory[i], d, g->engine, DNNL_MEMORY_NONE);
     }
     return s;
@@ -336,19 +270,20 @@ static dnnl_status_t make_memories(const acr_gemm *g, primitive *p, const dnnl_m
 static dnnl_status_t make_primitive(const acr_gemm *g, primitive *p, size_t *scratch)
 {
     const int threads = omp_get_max_threads();
-    desc_ref scratch_md = NULL;
+    const dnnl_memory_desc_t *scratch_md = NULL;
     dnnl_memory_desc_t md[3];
+    dnnl_matmul_desc_t desc;
     dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_desc_t pd = NULL;
-    dnnl_status_t s = dnnl_success;
+    dnnl_status_t s = describe(&p->key, md);
 
-    memset(md, 0, sizeof md);
-    s = describe(&p->key, md);
     omp_set_num_threads(1); /* oneDNN blocks for, and runs on, as many as there are now */
+    if (s == dnnl_success)
+        s = dnnl_matmul_desc_init(&desc, &md[0], &md[1], NULL, &md[2]);
     if (s == dnnl_success)
         s = make_attributes(&attr, p->key.accumulate != 0);
     if (s == dnnl_success)
-        s = matmul_desc(&pd, g->engine, md, attr);
+        s = dnnl_primitive_desc_create(&pd, &desc, attr, g->engine, NULL);
     if (s == dnnl_success)
         s = dnnl_primitive_create(&p->exec, pd);
     if (s == dnnl_success) {
@@ -361,8 +296,6 @@ static dnnl_status_t make_primitive(const acr_gemm *g, primitive *p, size_t *scr
         dnnl_primitive_desc_destroy(pd);
     if (attr)
         dnnl_primitive_attr_destroy(attr);
-    for (int i = 0; i < 3; i++)
-        desc_free(&md[i]);
     return s;
 }
 
