@@ -98,6 +98,10 @@ static void what_cannot_be_written_is_refused(void **state)
     assert_false(acr_is_file(path));
     assert_fails(acr_safetensors_write(nowhere, &t[1], 1, NULL, false, &e), ACCRUE_EIO, &e, nowhere,
                  NULL);
+    assert_fails(acr_safetensors_write("/dev/full", &t[1], 1, NULL, false, &e), ACCRUE_ENOSPACE, &e,
+                 "/dev/full: cannot write", NULL);
+    assert_fails(acr_write_file("/dev/full", "x", 1, false, &e), ACCRUE_ENOSPACE, &e, "/dev/full",
+                 NULL);
     acr_free(nowhere);
 }
 

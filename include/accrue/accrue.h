@@ -50,7 +50,8 @@ typedef enum accrue_status {
     ACCRUE_ENOTSUP = 7,   /* this build or version lacks it */
     ACCRUE_ENUMERIC = 8,  /* a loss or gradient is NaN or infinite */
     ACCRUE_ECANCELED = 9, /* a callback asked to stop */
-    ACCRUE_EVERIFY = 10   /* accrue_verify: a difference exceeds its bound */
+    ACCRUE_EVERIFY = 10,  /* accrue_verify: a difference exceeds its bound */
+    ACCRUE_ENOSPACE = 11  /* no room on the disk, or in its quota */
 } accrue_status;
 
 typedef struct accrue_error {

@@ -29,6 +29,7 @@ const char *accrue_status_name(accrue_status status)
     case ACCRUE_ENUMERIC: return "ACCRUE_ENUMERIC";
     case ACCRUE_ECANCELED: return "ACCRUE_ECANCELED";
     case ACCRUE_EVERIFY: return "ACCRUE_EVERIFY";
+    case ACCRUE_ENOSPACE: return "ACCRUE_ENOSPACE";
     }
     return "unknown status";
 }
@@ -51,8 +52,13 @@ accrue_status acr_fail(accrue_error *err, accrue_status status, const char *form
 
 accrue_status acr_fail_errno(accrue_error *err, int errnum, const char *what, const char *path)
 {
-    return acr_fail(err, errnum == ENOMEM ? ACCRUE_ENOMEM : ACCRUE_EIO, "%s: %s: %s", path, what,
-                    strerror(errnum));
+    accrue_status st = ACCRUE_EIO;
+
+    if (errnum == ENOMEM)
+        st = ACCRUE_ENOMEM;
+    else if (errnum == ENOSPC || errnum == EDQUOT || errnum == EFBIG)
+        st = ACCRUE_ENOSPACE;
+    return acr_fail(err, st, "%s: %s: %s", path, what, strerror(errnum));
 }
 
 accrue_status acr_enomem(accrue_error *err, size_t bytes, const char *what)

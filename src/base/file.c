@@ -80,8 +80,7 @@ accrue_status acr_write_file(const char *path, const void *bytes, size_t n, bool
         if (k < 0 && errno == EINTR)
             continue;
         if (k <= 0) {
-            st = acr_fail(err, ACCRUE_EIO, "%s: cannot write: %s (%zu of %zu bytes written)", path,
-                          strerror(k < 0 ? errno : ENOSPC), n - left, n);
+            st = acr_fail_errno(err, k < 0 ? errno : ENOSPC, "cannot write", path);
             goto cleanup;
         }
         p += k;

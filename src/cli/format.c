@@ -44,6 +44,7 @@ int cli_exit_code(accrue_status status)
     case ACCRUE_OK: return EXIT_SUCCESS;
     case ACCRUE_ENOMEM:
     case ACCRUE_ENUMERIC:
+    case ACCRUE_ENOSPACE:
     case ACCRUE_ECANCELED:
     case ACCRUE_EVERIFY: return EXIT_FAILURE;
     default: return EXIT_BAD_INPUT;

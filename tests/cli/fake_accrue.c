@@ -12,7 +12,7 @@
 static const char *const status_names[] = {"ACCRUE_OK",        "ACCRUE_ENOMEM",  "ACCRUE_EINVAL",
                                            "ACCRUE_ESTATE",    "ACCRUE_EIO",     "ACCRUE_EFORMAT",
                                            "ACCRUE_EMISMATCH", "ACCRUE_ENOTSUP", "ACCRUE_ENUMERIC",
-                                           "ACCRUE_ECANCELED", "ACCRUE_EVERIFY"};
+                                           "ACCRUE_ECANCELED", "ACCRUE_EVERIFY", "ACCRUE_ENOSPACE"};
 
 static int threads = -1;
 

@@ -340,8 +340,8 @@ static void test_exit_codes(void **state)
     static const struct {
         const char *name;
         int code;
-    } cases[] = {{"ENOMEM", 1},  {"EINVAL", 2},    {"ESTATE", 2},  {"EIO", 2},
-                 {"EFORMAT", 2}, {"EMISMATCH", 2}, {"ENOTSUP", 2}, {"ENUMERIC", 1}};
+    } cases[] = {{"ENOMEM", 1},    {"EINVAL", 2},  {"ESTATE", 2},   {"EIO", 2},     {"EFORMAT", 2},
+                 {"EMISMATCH", 2}, {"ENOTSUP", 2}, {"ENUMERIC", 1}, {"ENOSPACE", 1}};
     char command[200], line[200];
 
     (void)state;
