@@ -91,7 +91,7 @@ static accrue_status fail_as(const char *verifier, const char *prefix, accrue_er
 
     if (strncmp(verifier, prefix, len) != 0)
         return ACCRUE_OK;
-    for (int s = 1; s <= ACCRUE_EVERIFY; s++)
+    for (int s = 1; s <= ACCRUE_ENOSPACE; s++)
         if (strcmp(status_names[s], verifier + len) == 0) {
             err->status = (accrue_status)s;
             snprintf(err->message, sizeof err->message, "%s: broken on purpose", verifier);
