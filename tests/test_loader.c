@@ -35,9 +35,9 @@ static int teardown(void **state)
     return 0;
 }
 
-static acr_loader *make_loader(bool skip_missing)
+static acr_loader *make_loader(void)
 {
-    const acr_loader_options opt = {folder, shape, skip_missing};
+    const acr_loader_options opt = {folder, shape};
     acr_loader *l = NULL;
     accrue_error e;
 
@@ -88,7 +88,7 @@ static void check_batch(const acr_batch *got, int64_t index)
 
 static void serves_micro_batches_in_order(void **state)
 {
-    acr_loader *l = make_loader(false);
+    acr_loader *l = make_loader();
     const acr_batch *b = NULL;
     accrue_error e;
 
@@ -113,7 +113,7 @@ static void serves_micro_batches_in_order(void **state)
 /* A run that is left in the middle does not disturb the next one. */
 static void starts_again_at_any_moment(void **state)
 {
-    acr_loader *l = make_loader(false);
+    acr_loader *l = make_loader();
     const acr_batch *b = NULL;
     accrue_error e;
 
@@ -133,7 +133,7 @@ static void starts_again_at_any_moment(void **state)
 
 static void allocates_nothing_in_the_steady_state(void **state)
 {
-    acr_loader *l = make_loader(false);
+    acr_loader *l = make_loader();
     const acr_batch *b = NULL;
     accrue_error e;
     uint64_t before = 0;
@@ -153,7 +153,7 @@ static void allocates_nothing_in_the_steady_state(void **state)
 static void missing_samples_stop_it_or_are_skipped(void **state)
 {
     char *path = states_file(0);
-    acr_loader *l = make_loader(false);
+    acr_loader *l = make_loader();
     const acr_batch *b = NULL;
     accrue_error e;
 
@@ -172,24 +172,6 @@ static void missing_samples_stop_it_or_are_skipped(void **state)
     assert_ok(acr_loader_start(l, &epoch, 3, 4, &e), &e);
     assert_ok(acr_loader_next(&b, l, &e), &e);
     check_batch(b, 3);
-    acr_loader_free(l);
-
-    l = make_loader(true);
-    assert_ok(acr_loader_start(l, &epoch, 2, 4, &e), &e);
-    assert_ok(acr_loader_next(&b, l, &e), &e);
-    assert_int_equal(b->n_docs, 2);
-    assert_int_equal(b->sample[0], 3);
-    assert_ok(acr_loader_next(&b, l, &e), &e);
-    assert_int_equal(acr_loader_skipped(l), 1);
-    acr_free(path);
-    /* A micro-batch of nothing but missing samples is empty. */
-    path = states_file(6);
-    assert_int_equal(remove(path), 0);
-    assert_ok(acr_loader_start(l, &epoch, 3, 4, &e), &e);
-    assert_ok(acr_loader_next(&b, l, &e), &e);
-    assert_int_equal(b->n_docs, 0);
-    assert_int_equal(b->n_rows, 0);
-    assert_int_equal(acr_loader_skipped(l), 2);
     acr_loader_free(l);
     acr_free(path);
 }

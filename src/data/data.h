@@ -180,7 +180,6 @@ typedef struct acr_loader acr_loader;
 typedef struct acr_loader_options {
     const char *states_dir;
     acr_batch_shape shape;
-    bool skip_missing; /* leave out samples whose states are missing, and count them */
 } acr_loader_options;
 accrue_status acr_loader_create(acr_loader **out, acr_dataset *d, const acr_loader_options *opt,
                                 accrue_error *err);
@@ -193,7 +192,6 @@ void acr_loader_stop(acr_loader *l);
  * place of the micro-batch that they hit, and end the run until the next start.  ESTATE when all of
  * them were served. */
 accrue_status acr_loader_next(const acr_batch **out, acr_loader *l, accrue_error *err);
-int64_t acr_loader_skipped(const acr_loader *l); /* samples left out so far */
 void acr_loader_free(acr_loader *l);
 
 #endif

@@ -33,7 +33,6 @@ struct acr_loader {
     bool cancel;
     const acr_epoch *epoch; /* the job: micro-batches [next, to) */
     int64_t next, to;
-    int64_t skipped;
 
     int64_t served, end; /* the owner's: slots handed out so far, and how many there will be */
     bool holds;          /* the owner has a slot */
@@ -63,20 +62,14 @@ cleanup:
     return st;
 }
 
-/* Fills a slot with a micro-batch; *skipped counts the samples left out. */
 static accrue_status load(acr_loader *l, acr_batch *b, const acr_epoch *e, int64_t index,
-                          int64_t *skipped, accrue_error *err)
+                          accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
 
-    *skipped = 0;
     acr_batch_begin(b, &l->opt.shape);
-    for (int64_t i = e->begin[index]; i < e->begin[index + 1]; i++) {
-        if (l->opt.skip_missing && !acr_states_exist(l->states_dir, e->rows[i]))
-            ++*skipped;
-        else
-            ACR_TRY(load_sample(l, b, e->rows[i], err));
-    }
+    for (int64_t i = e->begin[index]; i < e->begin[index + 1]; i++)
+        ACR_TRY(load_sample(l, b, e->rows[i], err));
 
 cleanup:
     return st;
@@ -88,7 +81,6 @@ static bool fill_next(acr_loader *l, int64_t *filled)
     slot *s = &l->slots[*filled % SLOTS];
     const acr_epoch *epoch = l->epoch;
     const int64_t index = l->next;
-    int64_t skipped = 0;
 
     while (s->full && !l->cancel && !l->quit)
         pthread_cond_wait(&l->changed, &l->lock);
@@ -96,9 +88,8 @@ static bool fill_next(acr_loader *l, int64_t *filled)
         return false;
     l->next++;
     pthread_mutex_unlock(&l->lock);
-    s->status = load(l, &s->batch, epoch, index, &skipped, &s->error);
+    s->status = load(l, &s->batch, epoch, index, &s->error);
     pthread_mutex_lock(&l->lock);
-    l->skipped += skipped;
     s->full = true;
     ++*filled;
     pthread_cond_broadcast(&l->changed);
@@ -271,15 +262,4 @@ accrue_status acr_loader_next(const acr_batch **out, acr_loader *l, accrue_error
     }
     *out = &s->batch;
     return ACCRUE_OK;
-}
-
-int64_t acr_loader_skipped(const acr_loader *l)
-{
-    acr_loader *m = (acr_loader *)(uintptr_t)l;
-    int64_t n = 0;
-
-    pthread_mutex_lock(&m->lock);
-    n = l->skipped;
-    pthread_mutex_unlock(&m->lock);
-    return n;
 }

@@ -2,25 +2,21 @@
  * steps that makes.  All of it follows from the data set's lengths, the seed and the flags. */
 #include "train/train.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 static accrue_status find_states(acr_epochs *e, const accrue_train_options *opt,
                                  const char *states_dir, accrue_error *err)
 {
-    char path[4096];
-
     if (!acr_is_dir(states_dir))
         return acr_fail(err, ACCRUE_EIO, "%s: no such folder of hidden states", states_dir);
     for (int64_t row = 0; row < e->n_rows; row++) {
-        snprintf(path, sizeof path, "%s/hs_%lld.safetensors", states_dir, (long long)row);
-        if (acr_is_file(path))
+        if (acr_states_exist(states_dir, row))
             continue;
         if (opt->on_missing == ACCRUE_POLICY_RAISE)
-            return acr_fail(err, ACCRUE_EIO, "%s: row %lld of %lld has no hidden states", path,
-                            (long long)row, (long long)e->n_rows);
+            return acr_fail(err, ACCRUE_EIO,
+                            "%s/hs_%lld.safetensors: row %lld of %lld has no hidden states",
+                            states_dir, (long long)row, (long long)row, (long long)e->n_rows);
         e->lengths[row] = 0;
         e->absent[row] = true;
         e->missing++;
