@@ -264,7 +264,7 @@ static void values_that_are_used_are_finite(void **state)
 
 static void ids_outside_the_vocabulary_stop_it(void **state)
 {
-    acr_loader_options opt = {folder, shape, false};
+    acr_loader_options opt = {folder, shape};
     acr_loader *l = NULL;
     const acr_batch *b = NULL;
     accrue_error e;
@@ -281,7 +281,7 @@ static void ids_outside_the_vocabulary_stop_it(void **state)
 /* Every allocation may fail, in the thread too: an error, no leak, no crash. */
 static void running_out_of_memory_is_an_error(void **state)
 {
-    const acr_loader_options opt = {folder, shape, false};
+    const acr_loader_options opt = {folder, shape};
     size_t live = acr_allocated_bytes();
     int failures = 0;
     accrue_error e;
