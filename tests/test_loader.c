@@ -207,7 +207,7 @@ static void spoil(const char *name, acr_dtype dtype, int64_t tokens, int64_t slo
     }
     if (bad_id >= 0)
         ids[bad_id]++;
-    assert_int_equal(acr_safetensors_write(path, t, 2, NULL, false, NULL), ACCRUE_OK);
+    assert_int_equal(acr_safetensors_write(path, t, 2, NULL, NULL, NULL), ACCRUE_OK);
     acr_free(path);
 }
 

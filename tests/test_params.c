@@ -168,7 +168,7 @@ static acr_weights *reopen(const file *f, const char *folder)
     accrue_error e = {0};
     char *path = acr_sprintf("%s/model.safetensors", folder);
 
-    assert_ok(acr_safetensors_write(path, f->tensor, f->n, NULL, false, &e), &e);
+    assert_ok(acr_safetensors_write(path, f->tensor, f->n, NULL, NULL, &e), &e);
     assert_ok(acr_weights_open(&w, folder, &e), &e);
     acr_free(path);
     return w;

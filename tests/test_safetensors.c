@@ -50,7 +50,7 @@ static void what_is_written_is_read(void **state)
     uint64_t header = 0;
 
     (void)state;
-    assert_ok(acr_safetensors_write(path, tensors, 3, metadata, true, &e), &e);
+    assert_ok(acr_safetensors_write(path, tensors, 3, metadata, NULL, &e), &e);
     assert_ok(acr_safetensors_open(&f, path, &e), &e);
     assert_int_equal(acr_safetensors_count(f), 3);
     assert_string_equal(acr_safetensors_at(f, 0)->name, "\"quoted\"");
@@ -90,15 +90,15 @@ static void what_cannot_be_written_is_refused(void **state)
 
     (void)state;
     t[1] = t[0];
-    assert_fails(acr_safetensors_write(path, t, 2, NULL, false, &e), ACCRUE_EINVAL, &e, "'a' twice",
+    assert_fails(acr_safetensors_write(path, t, 2, NULL, NULL, &e), ACCRUE_EINVAL, &e, "'a' twice",
                  NULL);
     t[0].dims[0] = 3;
-    assert_fails(acr_safetensors_write(path, t, 1, NULL, false, &e), ACCRUE_EINVAL, &e,
+    assert_fails(acr_safetensors_write(path, t, 1, NULL, NULL, &e), ACCRUE_EINVAL, &e,
                  "8 bytes for 3 elements of F32", NULL);
     assert_false(acr_is_file(path));
-    assert_fails(acr_safetensors_write(nowhere, &t[1], 1, NULL, false, &e), ACCRUE_EIO, &e, nowhere,
+    assert_fails(acr_safetensors_write(nowhere, &t[1], 1, NULL, NULL, &e), ACCRUE_EIO, &e, nowhere,
                  NULL);
-    assert_fails(acr_safetensors_write("/dev/full", &t[1], 1, NULL, false, &e), ACCRUE_ENOSPACE, &e,
+    assert_fails(acr_safetensors_write("/dev/full", &t[1], 1, NULL, NULL, &e), ACCRUE_ENOSPACE, &e,
                  "/dev/full: cannot write", NULL);
     assert_fails(acr_write_file("/dev/full", "x", 1, false, &e), ACCRUE_ENOSPACE, &e, "/dev/full",
                  NULL);
@@ -216,7 +216,7 @@ static void write_shard(const char *name, const char *tensor, float value)
                     .data = &value,
                     .bytes = sizeof value};
 
-    assert_int_equal(acr_safetensors_write(file, &t, 1, NULL, false, NULL), ACCRUE_OK);
+    assert_int_equal(acr_safetensors_write(file, &t, 1, NULL, NULL, NULL), ACCRUE_OK);
     acr_free(file);
 }
 

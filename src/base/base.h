@@ -78,12 +78,20 @@ uint64_t acr_hash_string(const char *s);
 
 /* XXH3 of 64 bits; a former hash as `seed` chains several arrays.  Not for security. */
 uint64_t acr_hash_bytes(const void *bytes, size_t n, uint64_t seed);
+/* The same of bytes that come in pieces, with seed 0. */
+typedef struct acr_hasher acr_hasher;
+acr_hasher *acr_hasher_create(void); /* NULL when out of memory */
+void acr_hasher_add(acr_hasher *h, const void *bytes, size_t n);
+uint64_t acr_hasher_value(const acr_hasher *h);
+void acr_hasher_free(acr_hasher *h);
 
 /* Runs task(i, ctx) for i in [0, n) on the process's pool.  Which thread runs which i is not fixed:
  * a task must write only what no other task writes. */
 typedef void (*acr_task)(int64_t i, void *ctx);
 void acr_parallel(int64_t n, acr_task task, void *ctx);
 int acr_threads(void);
+/* From here on the calling thread does its tasks alone and leaves the pool to the others. */
+void acr_parallel_alone(void);
 
 double acr_seconds(void); /* monotonic */
 
@@ -95,11 +103,26 @@ accrue_status acr_json_parse(json_t **out, const char *text, size_t bytes, const
 /* Indent 2, sorted keys, shortest numbers that read back equal, final newline. */
 char *acr_json_text(const json_t *value); /* acr_free; NULL when out of memory */
 
-/* Files.  Whole-file writes; `sync` forces them to the disk. */
+/* A file written from its start to its end.  Where the disk is full the message says how much of
+ * `expected` bytes there was room for. */
+typedef struct acr_output {
+    const char *path; /* borrowed */
+    int fd;
+    size_t expected, written, pushed; /* pushed: on their way to the disk */
+    acr_hasher *hasher;               /* borrowed; sees what is written; may be NULL */
+} acr_output;
+accrue_status acr_output_open(acr_output *out, const char *path, size_t expected,
+                              acr_hasher *hasher, accrue_error *err);
+accrue_status acr_output_write(acr_output *o, const void *bytes, size_t n, accrue_error *err);
+/* Closes in any case; `sync` forces the file to the disk before. */
+accrue_status acr_output_close(acr_output *o, bool sync, accrue_error *err);
+
 accrue_status acr_write_file(const char *path, const void *bytes, size_t n, bool sync,
                              accrue_error *err);
 bool acr_is_dir(const char *path);
 bool acr_is_file(const char *path);
+bool acr_is_link(const char *path);
+int64_t acr_file_bytes(const char *path); /* -1 where there is none */
 
 /* A read-only mapping of a whole file.  An empty file maps to data = NULL, bytes = 0. */
 typedef struct acr_map {

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -21,6 +22,20 @@ bool acr_is_file(const char *path)
     struct stat s;
 
     return stat(path, &s) == 0 && S_ISREG(s.st_mode);
+}
+
+bool acr_is_link(const char *path)
+{
+    struct stat s;
+
+    return lstat(path, &s) == 0 && S_ISLNK(s.st_mode);
+}
+
+int64_t acr_file_bytes(const char *path)
+{
+    struct stat s;
+
+    return stat(path, &s) == 0 ? (int64_t)s.st_size : -1;
 }
 
 accrue_status acr_map_open(acr_map *out, const char *path, accrue_error *err)
@@ -65,34 +80,81 @@ void acr_map_close(acr_map *map)
     map->bytes = 0;
 }
 
+accrue_status acr_output_open(acr_output *out, const char *path, size_t expected,
+                              acr_hasher *hasher, accrue_error *err)
+{
+    *out = (acr_output){.path = path, .expected = expected, .hasher = hasher};
+    out->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (out->fd < 0)
+        return acr_fail_errno(err, errno, "cannot create", path);
+    return ACCRUE_OK;
+}
+
+static accrue_status fail_write(const acr_output *o, int errnum, accrue_error *err)
+{
+    char what[120];
+
+    snprintf(what, sizeof what, "cannot write: %zu of %zu bytes written", o->written, o->expected);
+    return acr_fail_errno(err, errnum, what, o->path);
+}
+
+/* The disk begins with what is there while the rest is still being made. */
+static void push(acr_output *o)
+{
+    const size_t portion = 8 << 20;
+
+    if (o->written - o->pushed < portion)
+        return;
+    sync_file_range(o->fd, (off_t)o->pushed, (off_t)(o->written - o->pushed),
+                    SYNC_FILE_RANGE_WRITE);
+    o->pushed = o->written;
+}
+
+accrue_status acr_output_write(acr_output *o, const void *bytes, size_t n, accrue_error *err)
+{
+    const char *p = bytes;
+
+    while (n) {
+        ssize_t k = write(o->fd, p, n);
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k <= 0)
+            return fail_write(o, k < 0 ? errno : ENOSPC, err);
+        if (o->hasher)
+            acr_hasher_add(o->hasher, p, (size_t)k);
+        o->written += (size_t)k;
+        p += k;
+        n -= (size_t)k;
+    }
+    push(o);
+    return ACCRUE_OK;
+}
+
+accrue_status acr_output_close(acr_output *o, bool sync, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    if (o->fd < 0)
+        return ACCRUE_OK;
+    if (sync && fsync(o->fd) != 0)
+        st = acr_fail_errno(err, errno, "cannot sync", o->path);
+    if (close(o->fd) != 0 && !st)
+        st = acr_fail_errno(err, errno, "cannot close", o->path);
+    o->fd = -1;
+    return st;
+}
+
 accrue_status acr_write_file(const char *path, const void *bytes, size_t n, bool sync,
                              accrue_error *err)
 {
-    accrue_status st = ACCRUE_OK;
-    const char *p = bytes;
-    size_t left = n;
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    accrue_status st = ACCRUE_OK, closed = ACCRUE_OK;
+    acr_output o;
 
-    if (fd < 0)
-        return acr_fail_errno(err, errno, "cannot create", path);
-    while (left) {
-        ssize_t k = write(fd, p, left);
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k <= 0) {
-            st = acr_fail_errno(err, k < 0 ? errno : ENOSPC, "cannot write", path);
-            goto cleanup;
-        }
-        p += k;
-        left -= (size_t)k;
-    }
-    if (sync && fsync(fd) != 0)
-        st = acr_fail_errno(err, errno, "cannot sync", path);
-
-cleanup:
-    if (close(fd) != 0 && !st)
-        st = acr_fail_errno(err, errno, "cannot close", path);
-    return st;
+    st = acr_output_open(&o, path, n, NULL, err);
+    if (!st)
+        st = acr_output_write(&o, bytes, n, err);
+    closed = acr_output_close(&o, sync && !st, st ? NULL : err);
+    return st ? st : closed;
 }
 
 accrue_status acr_json_parse(json_t **out, const char *text, size_t bytes, const char *name,

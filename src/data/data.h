@@ -20,10 +20,21 @@ int acr_safetensors_count(const acr_safetensors *f);
 const acr_tensor *acr_safetensors_at(const acr_safetensors *f, int i); /* by name, sorted */
 const acr_tensor *acr_safetensors_find(const acr_safetensors *f, const char *name); /* or NULL */
 
-/* Writes the tensors in the order given (speculators writes them sorted by name); `metadata` is an
- * object of strings or NULL.  The file is synced when `sync`. */
+/* Where the bytes of tensors come from that are not simply at `data`. */
+typedef struct acr_tensor_source {
+    /* Copies bytes [offset, offset + n) of the tensor to `to`. */
+    void (*read)(void *to, const acr_tensor *t, size_t offset, size_t n, void *ctx);
+    void *ctx;
+    void *buffer; /* [buffer_bytes], a multiple of 8: they are fetched in pieces of that size */
+    size_t buffer_bytes;
+    acr_hasher *hasher; /* of the file's bytes; may be NULL */
+} acr_tensor_source;
+
+/* Writes the tensors in the order given (speculators writes them sorted by name), and syncs the
+ * file; `metadata` is an object of strings or NULL, `source` NULL where each `data` is complete. */
 accrue_status acr_safetensors_write(const char *path, const acr_tensor *tensors, int n,
-                                    const json_t *metadata, bool sync, accrue_error *err);
+                                    const json_t *metadata, const acr_tensor_source *source,
+                                    accrue_error *err);
 
 /* A model folder's weights: model.safetensors, or the shards of model.safetensors.index.json. */
 typedef struct acr_weights acr_weights;

@@ -5,13 +5,10 @@
  * name -> dtype, shape, data_offsets), and the data that the offsets are relative to. */
 #include "data/readers.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files are read in place");
 
@@ -376,46 +373,41 @@ cleanup:
     return st;
 }
 
-static accrue_status write_all(int fd, const void *bytes, size_t n, const char *path,
-                               accrue_error *err)
+static accrue_status write_tensor(acr_output *o, const acr_tensor *t,
+                                  const acr_tensor_source *source, accrue_error *err)
 {
-    const char *p = bytes;
+    accrue_status st = ACCRUE_OK;
 
-    while (n) {
-        ssize_t k = write(fd, p, n);
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k <= 0)
-            return acr_fail_errno(err, k < 0 ? errno : ENOSPC, "cannot write", path);
-        p += k;
-        n -= (size_t)k;
+    if (!source)
+        return acr_output_write(o, t->data, t->bytes, err);
+    for (size_t at = 0; at < t->bytes && !st; at += source->buffer_bytes) {
+        size_t n = t->bytes - at < source->buffer_bytes ? t->bytes - at : source->buffer_bytes;
+        source->read(source->buffer, t, at, n, source->ctx);
+        st = acr_output_write(o, source->buffer, n, err);
     }
-    return ACCRUE_OK;
+    return st;
 }
 
 accrue_status acr_safetensors_write(const char *path, const acr_tensor *tensors, int n,
-                                    const json_t *metadata, bool sync, accrue_error *err)
+                                    const json_t *metadata, const acr_tensor_source *source,
+                                    accrue_error *err)
 {
-    accrue_status st = ACCRUE_OK;
+    accrue_status st = ACCRUE_OK, closed = ACCRUE_OK;
+    acr_output o = {.fd = -1};
     char *header = NULL;
-    size_t header_bytes = 0;
-    int fd = -1;
+    size_t header_bytes = 0, bytes = 0;
 
     ACR_TRY(make_header(&header, &header_bytes, tensors, n, metadata, path, err));
-    fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) {
-        st = acr_fail_errno(err, errno, "cannot create", path);
-        goto cleanup;
-    }
-    ACR_TRY(write_all(fd, header, header_bytes, path, err));
+    bytes = header_bytes;
     for (int i = 0; i < n; i++)
-        ACR_TRY(write_all(fd, tensors[i].data, tensors[i].bytes, path, err));
-    if (sync && fsync(fd) != 0)
-        st = acr_fail_errno(err, errno, "cannot sync", path);
+        bytes += tensors[i].bytes;
+    ACR_TRY(acr_output_open(&o, path, bytes, source ? source->hasher : NULL, err));
+    ACR_TRY(acr_output_write(&o, header, header_bytes, err));
+    for (int i = 0; i < n; i++)
+        ACR_TRY(write_tensor(&o, &tensors[i], source, err));
 
 cleanup:
-    if (fd >= 0 && close(fd) != 0 && !st)
-        st = acr_fail_errno(err, errno, "cannot close", path);
+    closed = acr_output_close(&o, !st, st ? NULL : err);
     acr_free(header);
-    return st;
+    return st ? st : closed;
 }
