@@ -22,7 +22,7 @@ typedef struct logbook {
     record *records;
     size_t n, capacity;
     int resumed;
-    int64_t events;  /* of all kinds but notices, which a part may have more of */
+    int64_t events;  /* but notices, which a part may have more of, and saves, which end any time */
     int64_t stop_at; /* event after which the callback stops the run; 0: never */
 } logbook;
 
@@ -52,7 +52,7 @@ static inline int write_log(const accrue_event *e, void *payload)
     logbook *l = payload;
     record r = {0};
 
-    if (e->kind == ACCRUE_EVENT_NOTICE)
+    if (e->kind == ACCRUE_EVENT_NOTICE || e->kind == ACCRUE_EVENT_CHECKPOINT)
         return 0;
     if (e->kind == ACCRUE_EVENT_START)
         take_back(l, e);
@@ -125,6 +125,29 @@ static inline void copy_tree(const char *from, const char *to)
 static inline void remove_tree(const char *path)
 {
     shell(acr_sprintf("rm -rf '%s'", path));
+}
+
+/* Lists a checkpoint's files as they now are. */
+static inline void remake_manifest(const char *dir)
+{
+    static const char *const names[] = {"config.json", "model.safetensors", "state.safetensors",
+                                        "training_state.json", "val_metrics.json"};
+    json_t *files = json_object();
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char *path = acr_sprintf("%s/%s", dir, names[i]);
+        acr_map map = {0};
+        if (acr_is_file(path)) {
+            assert_int_equal(acr_map_open(&map, path, NULL), ACCRUE_OK);
+            json_object_set_new(
+                files, names[i],
+                acr_manifest_entry((int64_t)map.bytes, acr_hash_bytes(map.data, map.bytes, 0)));
+            acr_map_close(&map);
+        }
+        acr_free(path);
+    }
+    assert_int_equal(acr_manifest_write(dir, files, NULL), ACCRUE_OK);
+    json_decref(files);
 }
 
 /* Three epochs of nine rows, validated on two; freed with acr_free. */

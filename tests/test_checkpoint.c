@@ -185,7 +185,8 @@ static const char *const val_keys[] = {
 static const char *const state_keys[] = {
     "accumulation_tail",
     "best_epoch",
-    "best_loss",
+    "best_metric",
+    "best_value",
     "concluded",
     "data_fingerprint",
     "empty_windows",
@@ -200,6 +201,7 @@ static const char *const state_keys[] = {
     "micro_batches",
     "optimizer",
     "order_fingerprint",
+    "samples",
     "schedule_step",
     "seed",
     "skipped_nonfinite",
@@ -521,7 +523,7 @@ static void spoil_states(const char *dir, int64_t row)
     data[(5 * t[0].dims[1] + 1) * t[0].dims[2] + 7] = nan; /* token 5, slot 1, element 7 */
     t[0].data = data;
     unlink(path); /* the mapped file lives on */
-    assert_ok(acr_safetensors_write(path, t, 2, NULL, false, &e), &e);
+    assert_ok(acr_safetensors_write(path, t, 2, NULL, NULL, &e), &e);
     acr_safetensors_close(f);
     acr_free(data);
     acr_free(path);

@@ -6,6 +6,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 
 typedef enum fault { NONE, DIE_BEFORE, DIE_HALFWAY, FAIL } fault;
@@ -18,7 +20,8 @@ enum { STRIDE = 1 };
 #endif
 
 static fault mode;
-static int64_t calls, at;
+static int64_t at;
+static atomic_int_fast64_t calls; /* of all threads; one at a time saves */
 
 enum { MAX_CALLS = 1024 };
 static bool is_write[MAX_CALLS + 1]; /* of the whole run's calls, from 1 on */
@@ -26,7 +29,7 @@ static bool is_write[MAX_CALLS + 1]; /* of the whole run's calls, from 1 on */
 /* Whether this call is to fail. */
 static bool point(void)
 {
-    if (++calls != at || mode == NONE)
+    if (atomic_fetch_add(&calls, 1) + 1 != at || mode == NONE)
         return false;
     if (mode == DIE_BEFORE)
         raise(SIGKILL);
@@ -113,6 +116,15 @@ int symlink(const char *target, const char *path)
     bool failed = point();
 
     return result(failed, failed ? 0 : syscall(SYS_symlink, target, path));
+}
+
+int statvfs(const char *restrict path, struct statvfs *restrict s)
+{
+    bool failed = point();
+
+    memset(s, 0, sizeof *s); /* a file system that does not say how large it is */
+    (void)path;
+    return result(failed, 0);
 }
 
 static char *folder, *straight, *out;

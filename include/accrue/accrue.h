@@ -191,6 +191,11 @@ typedef enum accrue_policy {
     ACCRUE_POLICY_SKIP = 2   /* count, report, go on */
 } accrue_policy;
 
+typedef enum accrue_best_metric {
+    ACCRUE_BEST_LOSS = 1,      /* the least validation loss */
+    ACCRUE_BEST_ACCEPTANCE = 2 /* the greatest expected acceptance length of the validation */
+} accrue_best_metric;
+
 /* One field per flag of `accrue train`, with the flag's name and default.  "unset" fields follow
  * the verifier or the data, as the flag's help says. */
 typedef struct accrue_train_options {
@@ -234,6 +239,9 @@ typedef struct accrue_train_options {
     int64_t epochs, max_steps; /* max_steps 0: no limit */
     double checkpoint_freq;
     bool save_best;
+    accrue_best_metric best_metric; /* what checkpoint_best and save_best go by; default LOSS */
+    int64_t keep; /* checkpoints of this training to keep, the newest, beside the best; 0: all */
+    accrue_policy on_save_error; /* RAISE: stop; SKIP: --on-save-error continue; default RAISE */
     int64_t log_freq; /* optimizer steps between two records of the caller's log; default 1 */
     bool no_resume; /* --no-resume-from-checkpoint: begin anew, over the checkpoints in save_path */
     const char *resume_from; /* a checkpoint folder; NULL: the newest valid one in save_path */
@@ -262,6 +270,9 @@ typedef struct accrue_metrics {
 
 /* Plain sums of two sets of metrics, into *into. */
 ACCRUE_API void accrue_metrics_add(accrue_metrics *into, const accrue_metrics *m);
+/* Expected acceptance length: drafted tokens that the verifier accepts per step of its own, the sum
+ * over k of the product of the conditional accuracies up to k. */
+ACCRUE_API double accrue_metrics_acceptance(const accrue_metrics *m);
 
 typedef enum accrue_event_kind {
     ACCRUE_EVENT_START =
@@ -271,8 +282,10 @@ typedef enum accrue_event_kind {
     ACCRUE_EVENT_STEP,        /* an optimizer step was taken; metrics are the window's */
     ACCRUE_EVENT_VALIDATION,  /* an epoch was validated; metrics are the epoch's */
     ACCRUE_EVENT_EPOCH,       /* an epoch begins */
-    ACCRUE_EVENT_CHECKPOINT,  /* `message` is the folder written */
-    ACCRUE_EVENT_NOTICE       /* `message` is one line worth showing */
+    ACCRUE_EVENT_CHECKPOINT,  /* `message` is the folder, which is on the disk now; epoch,
+                                 global_step and micro_batch are those that it holds */
+    ACCRUE_EVENT_NOTICE,      /* `message` is one line worth showing */
+    ACCRUE_EVENT_VALIDATING   /* micro_batch of micro_batches of a validation are done */
 } accrue_event_kind;
 
 /* What a run will do, known before its first step. */
@@ -305,9 +318,23 @@ typedef struct accrue_event {
     int64_t skipped_nonfinite, empty_windows, skipped_rows;           /* so far */
     accrue_metrics metrics;
     const char *message;
+    /* Of a CHECKPOINT: its size, how long it took to write, and how long training waited for it. */
+    int64_t save_bytes;
+    double save_seconds, save_wait_seconds;
 } accrue_event;
 
-/* Non-zero stops the run at this point with ECANCELED; nothing more is written. */
+/* What a callback answers.  Any other value is CANCEL.  Only accrue_train does what the last three
+ * ask for, and of several it does the last in this list; elsewhere SAVE is GO_ON and the other two
+ * are CANCEL. */
+typedef enum accrue_answer {
+    ACCRUE_GO_ON = 0,
+    ACCRUE_CANCEL = 1,        /* stop at this point with ECANCELED; no further save is begun */
+    ACCRUE_SAVE = 2,          /* save at the end of the window and go on */
+    ACCRUE_SAVE_AND_STOP = 3, /* finish the window, save, and return ECANCELED; a validation is left
+                                 for the run that goes on */
+    ACCRUE_GIVE_UP_AND_STOP = 4 /* the same without finishing the window */
+} accrue_answer;
+
 typedef int (*accrue_event_cb)(const accrue_event *event, void *payload);
 
 /* Runs the whole training: plan, epochs, validation, checkpoints.  Goes on from the newest valid
@@ -351,9 +378,15 @@ ACCRUE_API void accrue_run_lr_step(accrue_run *run);
 ACCRUE_API void accrue_run_zero_grad(accrue_run *run);
 ACCRUE_API ACCRUE_CHECK accrue_status accrue_run_validate(accrue_run *run, accrue_metrics *out,
                                                           accrue_error *err);
-/* Writes a checkpoint folder `name` under save_path; see docs/FORMATS.md. */
+/* Writes a checkpoint folder `name` under save_path and reads it back; see docs/FORMATS.md. */
 ACCRUE_API ACCRUE_CHECK accrue_status accrue_run_save(accrue_run *run, const char *name,
                                                       accrue_error *err);
+/* The same without waiting for the disk: what the run is now is written while it goes on.  _wait
+ * waits for the save that was begun, if any, and returns what became of it; _save_begin waits for
+ * the one before.  accrue_run_free waits too, and tells nobody. */
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_run_save_begin(accrue_run *run, const char *name,
+                                                            accrue_error *err);
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_run_save_wait(accrue_run *run, accrue_error *err);
 ACCRUE_API void accrue_run_free(accrue_run *run);
 
 /* Proof and inspection -------------------------------------------------------------------- */

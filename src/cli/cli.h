@@ -100,6 +100,15 @@ int metrics_step(metrics_log *log, const accrue_event *e, bool muon);
 int metrics_validation(metrics_log *log, const accrue_event *e);
 int metrics_close(metrics_log *log);
 
+/* Signals --------------------------------------------------------------------------------- */
+
+/* From here on SIGTERM, SIGINT and SIGHUP ask for a stop and SIGUSR1 for a save.  `grace`: seconds
+ * that the window is given to end in. */
+void signals_catch(double grace);
+int signals_answer(void);  /* to an event: an accrue_answer */
+int signals_stopped(void); /* the signal that asked for a stop; 0: none */
+const char *signals_name(void);
+
 /* Progress -------------------------------------------------------------------------------- */
 
 typedef struct progress {

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct train_run {
     const cli_options *o;
@@ -15,24 +16,8 @@ typedef struct train_run {
     history history;
     char failure[600];    /* why the callback stopped the run */
     char checkpoint[600]; /* the folder written last */
+    int64_t global_step;
 } train_run;
-
-static volatile sig_atomic_t interrupted;
-
-static void on_signal(int number)
-{
-    (void)number;
-    interrupted = 1;
-}
-
-/* The first signal stops the run at the next event, the second one at once. */
-static void catch_signals(void)
-{
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
-
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-}
 
 static void print_start(const train_run *run, const accrue_train_plan *plan)
 {
@@ -78,6 +63,7 @@ static int on_train_event(const accrue_event *e, void *payload)
         print_start(run, e->plan);
     if (e->kind == ACCRUE_EVENT_EPOCH)
         run->history.epoch_start = e->seconds;
+    run->global_step = e->kind == ACCRUE_EVENT_CHECKPOINT ? run->global_step : e->global_step;
     if (e->kind == ACCRUE_EVENT_STEP)
         history_step(&run->history, e);
     if (e->kind == ACCRUE_EVENT_VALIDATION)
@@ -85,7 +71,7 @@ static int on_train_event(const accrue_event *e, void *payload)
     if (e->kind == ACCRUE_EVENT_CHECKPOINT)
         snprintf(run->checkpoint, sizeof run->checkpoint, "%s", e->message);
     progress_event(&run->progress, e);
-    return interrupted || run->failure[0];
+    return run->failure[0] ? ACCRUE_CANCEL : signals_answer();
 }
 
 static int on_dry_event(const accrue_event *e, void *payload)
@@ -96,7 +82,7 @@ static int on_dry_event(const accrue_event *e, void *payload)
         snprintf(run->checkpoint, sizeof run->checkpoint, "%s", e->message);
     if (e->kind == ACCRUE_EVENT_NOTICE)
         cli_notice("%s", e->message);
-    return interrupted;
+    return signals_stopped() ? ACCRUE_CANCEL : ACCRUE_GO_ON;
 }
 
 /* What the run leaves behind beside its checkpoints. */
@@ -110,8 +96,9 @@ static int sum_up(train_run *run)
     snprintf(path, bytes, "%s/training.svg", folder);
     printf("\n");
     history_table(&run->history, stdout);
-    /* A run that was finished before keeps the plot that it has. */
-    if (run->history.n && run->progress.stepped && plot_write(&run->history, path))
+    /* A run that was finished before keeps the plot that it has; it may have died before one. */
+    if (run->history.n && (run->progress.stepped || access(path, F_OK)) &&
+        plot_write(&run->history, path))
         code = cli_fail(EXIT_FAILURE, "%s: %s", path, strerror(errno));
     else
         printf("\n%s%s%s/metrics.jsonl%s%s\n", run->checkpoint, run->checkpoint[0] ? ", " : "",
@@ -124,10 +111,19 @@ static int finish_failed(const train_run *run, accrue_status status, const accru
 {
     if (status == ACCRUE_ECANCELED && run->failure[0])
         return cli_fail(EXIT_FAILURE, "%s", run->failure);
-    if (status == ACCRUE_ECANCELED && interrupted)
-        return cli_fail(EXIT_INTERRUPTED, "interrupted after %lld optimizer steps",
-                        (long long)run->progress.last.global_step);
     return cli_fail(cli_exit_code(status), "%s", err->message);
+}
+
+/* A run that was asked to stop has saved what it did; SIGINT alone counts as a failure. */
+static int finish_stopped(train_run *run)
+{
+    int code = run->history.n ? sum_up(run) : EXIT_SUCCESS;
+
+    cli_notice("stopped by %s at optimizer step %lld; %s%s; the same command goes on from there",
+               signals_name(), (long long)run->global_step,
+               run->checkpoint[0] ? "saved as " : "nothing to save since it began",
+               run->checkpoint);
+    return code ? code : signals_stopped() == SIGINT ? EXIT_INTERRUPTED : EXIT_SUCCESS;
 }
 
 static int train(const cli_options *o)
@@ -142,6 +138,8 @@ static int train(const cli_options *o)
     progress_clear(&run.progress);
     if (metrics_close(&run.metrics) && !status)
         code = cli_fail(EXIT_FAILURE, "%s/metrics.jsonl: %s", o->train.save_path, strerror(errno));
+    else if (status == ACCRUE_ECANCELED && signals_stopped() && !run.failure[0])
+        code = finish_stopped(&run);
     else if (status)
         code = finish_failed(&run, status, &err);
     else
@@ -223,6 +221,6 @@ int cmd_train(int argc, char **argv)
     if (bad)
         return bad;
     accrue_set_threads(o.threads);
-    catch_signals();
+    signals_catch(o.grace);
     return cli_finish(o.dry_run ? dry_run(&o) : train(&o));
 }

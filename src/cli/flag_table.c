@@ -29,6 +29,10 @@ static const flag_choice missing[] = {{"raise", ACCRUE_POLICY_RAISE},
                                       {"warn", ACCRUE_POLICY_SKIP},
                                       {"generate", CHOICE_LATER},
                                       {NULL, 0}};
+static const flag_choice best_metrics[] = {
+    {"loss", ACCRUE_BEST_LOSS}, {"acceptance", ACCRUE_BEST_ACCEPTANCE}, {NULL, 0}};
+static const flag_choice save_errors[] = {
+    {"stop", ACCRUE_POLICY_RAISE}, {"continue", ACCRUE_POLICY_SKIP}, {NULL, 0}};
 static const flag_choice nonfinite[] = {
     {"stop", ACCRUE_POLICY_RAISE}, {"skip", ACCRUE_POLICY_SKIP}, {NULL, 0}};
 static const flag_choice normalizations[] = {
@@ -202,7 +206,19 @@ static const flag table[] = {
      .min = 0, .max = HUGE_VAL, .above = true,
      .help = "Epochs between checkpoints; below 1, that share of an epoch's optimizer steps"},
     {"save-best", FLAG_BOOL, ROLE_USED, FOR_TRAIN, AT(train.save_best),
-     .help = "Keep the checkpoint with the least validation loss alone"},
+     .help = "Keep the best checkpoint alone"},
+    {"best-metric", FLAG_CHOICE, ROLE_USED, FOR_TRAIN, AT(train.best_metric),
+     .choices = best_metrics,
+     .help = "What makes it the best: the least validation loss, or the greatest expected "
+             "acceptance length, from the conditional accuracies"},
+    {"keep", FLAG_INT64, ROLE_USED, FOR_TRAIN, AT(train.keep), .arg = "N", FROM(1), .unset = "all",
+     .help = "Keep the newest N checkpoints, and the best"},
+    {"on-save-error", FLAG_CHOICE, ROLE_USED, FOR_TRAIN, AT(train.on_save_error),
+     .choices = save_errors,
+     .help = "A checkpoint that cannot be written: stop, or say so and train on"},
+    {"grace", FLAG_DOUBLE, ROLE_USED, FOR_TRAIN, AT(grace), .arg = "SECONDS", FROM(0),
+     .help = "After SIGTERM or SIGINT, how long the window may take to end before it is given up; "
+             "then the run is saved"},
     {"log-freq", FLAG_INT64, ROLE_USED, FOR_TRAIN, AT(log_freq), .arg = "N", FROM(1),
      .help = "Optimizer steps between two records of metrics.jsonl and two lines"},
     {"save-path", FLAG_STRING, ROLE_USED, FOR_TRAIN, AT(train.save_path), .arg = "DIR",

@@ -36,6 +36,7 @@ void flags_init(cli_options *o)
     memset(o, 0, sizeof *o);
     accrue_train_options_init(&o->train, sizeof o->train);
     o->log_freq = 1;
+    o->grace = 20;
 }
 
 bool flags_given(const cli_options *o, const char *name)

@@ -15,6 +15,7 @@ typedef struct cli_options {
     accrue_train_options train;
     int threads;
     int64_t log_freq;
+    double grace; /* seconds */
     bool dry_run, json, help;
     const char *dir; /* accrue inspect DIR */
     int target_layer_ids[MAX_LIST], full_attention_indices[MAX_LIST];

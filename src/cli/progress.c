@@ -102,7 +102,11 @@ static void draw(progress *p, const accrue_event *now)
     int room = terminal_width() - 1 - (int)strlen(head) - MIN_BAR - 2;
     snprintf(part, sizeof part, " %lld/%lld", (long long)now->global_step, (long long)total);
     append(tail, &room, part);
-    if (p->stepped) {
+    if (now->kind == ACCRUE_EVENT_VALIDATING) {
+        snprintf(part, sizeof part, "  validation %lld/%lld", (long long)now->micro_batch,
+                 (long long)now->micro_batches);
+        append(tail, &room, part);
+    } else if (p->stepped) {
         snprintf(part, sizeof part, "  loss %s", format_short(ratio(m->loss_sum, m->loss_total)).s);
         append(tail, &room, part);
         snprintf(part, sizeof part, "  %s left", format_duration(seconds_left(p, e)).s);
@@ -173,7 +177,9 @@ void progress_event(progress *p, const accrue_event *e)
     case ACCRUE_EVENT_VALIDATION: validation_line(p, e); break;
     case ACCRUE_EVENT_CHECKPOINT:
         progress_clear(p);
-        printf("epoch %lld  checkpoint  %s\n", (long long)e->epoch + 1, e->message);
+        printf("epoch %lld  checkpoint  %s  (%s in %.2f s, training waited %.1f ms)\n",
+               (long long)e->epoch + 1, e->message, format_bytes(e->save_bytes).s, e->save_seconds,
+               1000 * e->save_wait_seconds);
         fflush(stdout);
         break;
     case ACCRUE_EVENT_NOTICE:
@@ -182,7 +188,8 @@ void progress_event(progress *p, const accrue_event *e)
         break;
     default: break;
     }
-    bool moved = e->kind == ACCRUE_EVENT_STEP || e->kind == ACCRUE_EVENT_MICRO_BATCH;
+    bool moved = e->kind == ACCRUE_EVENT_STEP || e->kind == ACCRUE_EVENT_MICRO_BATCH ||
+                 e->kind == ACCRUE_EVENT_VALIDATING;
     if (p->terminal && moved && (p->drawn < 0 || e->seconds - p->drawn >= REDRAW_SECONDS))
         draw(p, e);
 }

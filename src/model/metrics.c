@@ -107,3 +107,14 @@ accrue_status acr_eagle3_metrics(accrue_metrics *out, const acr_eagle3_result *r
     out->loss_total = loss_total;
     return ACCRUE_OK;
 }
+
+double accrue_metrics_acceptance(const accrue_metrics *m)
+{
+    double length = 0, all_accepted = 1;
+
+    for (int k = 0; k < m->n_steps; k++) {
+        all_accepted *= m->cond_acc_total[k] != 0 ? m->cond_acc_sum[k] / m->cond_acc_total[k] : 0;
+        length += all_accepted;
+    }
+    return length;
+}

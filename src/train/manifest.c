@@ -17,22 +17,27 @@ enum { VERSION = 2, MAX_MANIFEST = 1 << 20, HEX = 17 };
 static const char *const required[] = {"config.json", "model.safetensors", "state.safetensors",
                                        "training_state.json"};
 
-/* {"bytes": n, "xxh3": "16 digits"} of a file. */
+json_t *acr_manifest_entry(int64_t bytes, uint64_t hash)
+{
+    char hex[HEX];
+
+    snprintf(hex, sizeof hex, "%016llx", (unsigned long long)hash);
+    return json_pack("{s:I, s:s}", "bytes", (json_int_t)bytes, "xxh3", hex);
+}
+
+/* The entry of a file as it is. */
 static accrue_status describe_file(json_t **out, const char *dir, const char *name,
                                    accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     char *path = acr_sprintf("%s/%s", dir, name);
-    char hex[HEX];
     acr_map map = {0};
 
     *out = NULL;
     if (!path)
         return acr_enomem(err, strlen(dir), "a path");
     ACR_TRY(acr_map_open(&map, path, err));
-    snprintf(hex, sizeof hex, "%016llx",
-             (unsigned long long)acr_hash_bytes(map.data, map.bytes, 0));
-    *out = json_pack("{s:I, s:s}", "bytes", (json_int_t)map.bytes, "xxh3", hex);
+    *out = acr_manifest_entry((int64_t)map.bytes, acr_hash_bytes(map.data, map.bytes, 0));
     if (!*out)
         st = acr_enomem(err, 0, MANIFEST);
 
@@ -47,31 +52,21 @@ static bool is_other_file(const char *name)
     return strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && strcmp(name, MANIFEST) != 0;
 }
 
-accrue_status acr_manifest_write(const char *dir, accrue_error *err)
+accrue_status acr_manifest_write(const char *dir, json_t *files, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    json_t *files = json_object(), *manifest = NULL, *one = NULL;
-    char *path = acr_sprintf("%s/" MANIFEST, dir), *text = NULL;
-    DIR *d = opendir(dir);
-    struct dirent *entry = NULL;
+    json_t *manifest =
+        json_pack("{s:s, s:i, s:O}", "format", FORMAT, "version", VERSION, "files", files);
+    char *path = acr_sprintf("%s/" MANIFEST, dir);
+    char *text = manifest ? acr_json_text(manifest) : NULL;
 
-    while (d && (entry = readdir(d)) != NULL)
-        if (is_other_file(entry->d_name)) {
-            ACR_TRY(describe_file(&one, dir, entry->d_name, err));
-            json_object_set_new(files, entry->d_name, one);
-        }
-    manifest = json_pack("{s:s, s:i, s:O}", "format", FORMAT, "version", VERSION, "files", files);
-    text = manifest ? acr_json_text(manifest) : NULL;
-    if (!d || !path || !text) {
+    if (!path || !text) {
         st = acr_enomem(err, 0, MANIFEST);
         goto cleanup;
     }
     ACR_TRY(acr_write_file(path, text, strlen(text), true, err));
 
 cleanup:
-    if (d)
-        closedir(d);
-    json_decref(files);
     json_decref(manifest);
     acr_free(text);
     acr_free(path);

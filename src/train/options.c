@@ -25,6 +25,8 @@ void accrue_train_options_init(accrue_train_options *opt, size_t struct_size)
         .accumulation_tail = ACCRUE_TAIL_DROP,
         .epochs = 20,
         .checkpoint_freq = 1.0,
+        .best_metric = ACCRUE_BEST_LOSS,
+        .on_save_error = ACCRUE_POLICY_RAISE,
         .log_freq = 1,
         .save_path = "./output/checkpoints",
         .on_nonfinite = ACCRUE_POLICY_RAISE,
@@ -70,6 +72,8 @@ static accrue_status check_values(const accrue_train_options *opt, accrue_error 
     ACR_TRY(check_choice("--hidden-states-dtype", (int)opt->compute, ACCRUE_BF16, err));
     ACR_TRY(check_choice("--on-missing", (int)opt->on_missing, ACCRUE_POLICY_SKIP, err));
     ACR_TRY(check_choice("--on-nonfinite", (int)opt->on_nonfinite, ACCRUE_POLICY_SKIP, err));
+    ACR_TRY(check_choice("--best-metric", (int)opt->best_metric, ACCRUE_BEST_ACCEPTANCE, err));
+    ACR_TRY(check_choice("--on-save-error", (int)opt->on_save_error, ACCRUE_POLICY_SKIP, err));
 
 cleanup:
     return st;
@@ -127,6 +131,7 @@ accrue_status acr_train_options_check(const accrue_train_options *opt, accrue_er
     ACR_TRY(at_least("--ttt-steps", opt->ttt_steps, 1, err));
     ACR_TRY(at_least("--log-freq", opt->log_freq, 1, err));
     ACR_TRY(at_least("--epochs", opt->epochs, 1, err));
+    ACR_TRY(at_least("--keep", opt->keep, 0, err));
     ACR_TRY(at_least("--sliding-window", opt->sliding_window, 1, err));
     ACR_TRY(at_least("--draft-vocab-size", opt->draft_vocab_size, 0, err));
     if (opt->epochs > max_epochs)

@@ -1,5 +1,5 @@
-/* resume.c - saving a run and going on from a checkpoint: which one, whether it fits, and how the
- * run becomes the one that wrote it.
+/* resume.c - going on from a checkpoint: which one, whether it fits, and how the run becomes the one
+ * that wrote it.
  *
  * The newest checkpoint is told by what it holds, never by names or times of files.  A folder is
  * only ever read here: what does not hold together is named and left alone. */
@@ -14,7 +14,18 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Saving ---------------------------------------------------------------------------------- */
+/* The run's place ------------------------------------------------------------------------- */
+
+/* Samples of the epoch's order before micro-batch `next`; of the whole epoch at its end, where those
+ * of a tail that is dropped count as passed. */
+static int64_t samples_before(const accrue_run *run, int64_t next)
+{
+    const acr_epoch *e = &run->current;
+
+    if (!e->begin)
+        return 0;
+    return e->begin[next < run->used ? next : e->n];
+}
 
 accrue_status acr_run_state(acr_training_state *out, accrue_run *run, accrue_error *err)
 {
@@ -31,6 +42,7 @@ accrue_status acr_run_state(acr_training_state *out, accrue_run *run, accrue_err
     *out = (acr_training_state){
         .epoch = run->epoch,
         .local_step = accrue_run_next(run) ? run->next : 0,
+        .samples = samples_before(run, run->next),
         .global_step = c.global_step,
         .schedule_step = c.schedule_step,
         .micro_batches = c.micro_batches,
@@ -49,42 +61,12 @@ accrue_status acr_run_state(acr_training_state *out, accrue_run *run, accrue_err
         .train_rows = run->epochs.train_rows,
         .data_fingerprint = (int64_t)run->data_fingerprint,
         .order_fingerprint = run->current.begin ? (int64_t)acr_epoch_hash(&run->current) : 0,
-        .best_loss = run->best_loss,
+        .best_metric = opt->best_metric,
+        .best_value = run->best_value,
         .concluded = run->concluded,
         .is_best = run->is_best,
     };
     return ACCRUE_OK;
-}
-
-accrue_status accrue_run_save(accrue_run *run, const char *name, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    acr_training_state state;
-    acr_checkpoint_content content = {.state = &state, .window = run->window, .val = run->val};
-    char *dir = acr_sprintf("%s/%s", run->opt.save_path, name), *aside = NULL;
-
-    if (!dir)
-        return acr_enomem(err, strlen(name), "a path");
-    if (!*name || *name == '.' || strchr(name, '/')) {
-        st = acr_fail(err, ACCRUE_EINVAL, "checkpoint \"%s\": a plain name expected", name);
-        goto cleanup;
-    }
-    if (acr_window_filled(run->window) && !accrue_window_at_boundary(run->window)) {
-        st = acr_fail(err, ACCRUE_ESTATE, "%s: a checkpoint in mid-window, after %lld of %lld", dir,
-                      (long long)acr_window_filled(run->window), (long long)run->window_size);
-        goto cleanup;
-    }
-    ACR_TRY(acr_run_state(&state, run, err));
-    ACR_TRY(acr_checkpoint_write(dir, run->setup.model, &run->tape, &content, &aside, err));
-    if (aside)
-        ACR_TRY(acr_notice(run, err, "%s: was no whole checkpoint, or held more; it is now %s", dir,
-                           aside));
-    ACR_TRY(acr_emit(run, ACCRUE_EVENT_CHECKPOINT, NULL, dir, err));
-
-cleanup:
-    acr_free(aside);
-    acr_free(dir);
-    return st;
 }
 
 /* Finding --------------------------------------------------------------------------------- */
@@ -302,6 +284,11 @@ void acr_resume_free(acr_resume *r)
 
 /* Loading --------------------------------------------------------------------------------- */
 
+static int64_t samples_at(const acr_epoch *e, const acr_training_state *s)
+{
+    return e->begin[s->local_step && s->local_step < e->n ? s->local_step : e->n];
+}
+
 /* The micro-batches of the epoch that was left off: lengths, seed and packing, or a batch plan. */
 static accrue_status check_order(const accrue_run *run, const acr_resume *from, accrue_error *err)
 {
@@ -320,6 +307,12 @@ static accrue_status check_order(const accrue_run *run, const acr_resume *from, 
                       "run's micro-batches are \"%016llx\"",
                       from->dir, (long long)s->epoch, (unsigned long long)s->order_fingerprint,
                       (unsigned long long)hash);
+    else if (s->samples >= 0 && samples_at(&epoch, s) != s->samples)
+        st = acr_fail(err, ACCRUE_EMISMATCH,
+                      "Cannot resume: %s: \"samples\" is %lld, micro-batch %lld of epoch %lld "
+                      "begins behind %lld",
+                      from->dir, (long long)s->samples, (long long)s->local_step,
+                      (long long)s->epoch, (long long)samples_at(&epoch, s));
 
 cleanup:
     acr_epoch_free(&epoch);
@@ -344,8 +337,9 @@ accrue_status acr_run_load(accrue_run *run, const acr_resume *from, accrue_error
                                                                 .empty = s->empty_windows});
     run->empty_told = s->empty_windows;
     run->skipped_nonfinite = s->skipped_nonfinite;
-    run->best_loss = s->best_loss;
+    run->best_value = s->best_value;
     run->best_epoch = s->best_epoch;
+    run->saved_micro_batches = s->micro_batches;
     run->resumed = true;
 
 cleanup:

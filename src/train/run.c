@@ -1,4 +1,4 @@
-/* run.c - a training run in pieces: its micro-batches, windows and validation.
+/* run.c - a training run in pieces: its micro-batches and windows.
  *
  * A window's denominators are planned from the loss masks before its first forward, so every
  * gradient is added with its final weight.  A micro-batch that turns out not finite and is skipped
@@ -78,6 +78,7 @@ accrue_status acr_emit(accrue_run *run, accrue_event_kind kind, const accrue_met
                        const char *message, accrue_error *err)
 {
     accrue_event e = {.kind = kind, .plan = &run->plan, .message = message};
+    int answer = 0;
 
     if (!run->cb)
         return ACCRUE_OK;
@@ -86,6 +87,11 @@ accrue_status acr_emit(accrue_run *run, accrue_event_kind kind, const accrue_met
     e.global_step = run->window ? accrue_window_global_step(run->window) : 0;
     e.micro_batch = run->next;
     e.micro_batches = run->used;
+    if (kind == ACCRUE_EVENT_CHECKPOINT && run->saving_dir) { /* of the run as it was then */
+        e.epoch = run->saving.epoch;
+        e.global_step = run->saving.global_step;
+        e.micro_batch = run->saving_next;
+    }
     e.lr = run->lr;
     e.muon_lr = run->muon_lr;
     e.grad_norm = run->norm;
@@ -98,9 +104,17 @@ accrue_status acr_emit(accrue_run *run, accrue_event_kind kind, const accrue_met
     e.skipped_rows = run->plan.missing_rows;
     if (metrics)
         e.metrics = *metrics;
-    if (run->cb(&e, run->payload))
+    e.save_bytes = run->saved.bytes;
+    e.save_seconds = run->saved.seconds;
+    e.save_wait_seconds = run->held_up;
+    answer = run->cb(&e, run->payload);
+    if (answer == ACCRUE_GO_ON || (answer == ACCRUE_SAVE && !run->obeys))
+        return ACCRUE_OK;
+    if (!run->obeys || answer < ACCRUE_SAVE || answer > ACCRUE_GIVE_UP_AND_STOP)
         return acr_fail(err, ACCRUE_ECANCELED, "stopped by the caller at optimizer step %lld",
                         (long long)e.global_step);
+    if (answer > run->request)
+        run->request = answer;
     return ACCRUE_OK;
 }
 
@@ -239,7 +253,6 @@ accrue_status accrue_run_open(accrue_run **out, const accrue_train_options *opt,
     run->payload = payload;
     run->started = acr_seconds();
     run->epoch = run->best_epoch = run->superseded = -1;
-    run->best_loss = HUGE_VAL;
     run->generation = 1;
     ACR_TRY(acr_setup_open(&run->setup, opt, err));
     ACR_TRY(keep_options(run, opt, err));
@@ -277,6 +290,12 @@ void accrue_run_free(accrue_run *run)
 {
     if (!run)
         return;
+    if (run->save) { /* it reads model and window */
+        acr_save_result result = {0};
+        (void)!acr_save_finish(run->save, &result, NULL);
+        acr_free(result.aside);
+    }
+    acr_free(run->saving_dir);
     acr_loader_free(run->loader);
     accrue_window_free(run->window);
     acr_tape_free(&run->tape);
@@ -299,8 +318,8 @@ const accrue_train_plan *accrue_run_plan(const accrue_run *run)
 
 /* Windows --------------------------------------------------------------------------------- */
 
-static accrue_status count_rows(accrue_run *run, const acr_epoch *e, int64_t i, int64_t *counts,
-                                accrue_error *err)
+accrue_status acr_run_count_rows(accrue_run *run, const acr_epoch *e, int64_t i, int64_t *counts,
+                                 accrue_error *err)
 {
     accrue_status st = acr_batch_masks(&run->masks, &run->setup.shape, run->setup.data,
                                        e->rows + e->begin[i], e->begin[i + 1] - e->begin[i], err);
@@ -325,7 +344,7 @@ static accrue_status plan_window(accrue_run *run, accrue_error *err)
         memset(run->counts[i], 0, sizeof run->counts[i]);
         if (run->excluded[run->window_first + i])
             continue;
-        ACR_TRY(count_rows(run, &run->current, run->window_first + i, run->counts[i], err));
+        ACR_TRY(acr_run_count_rows(run, &run->current, run->window_first + i, run->counts[i], err));
         run->window_live++;
         for (int k = 0; k < run->opt.ttt_steps; k++)
             run->window_counts[k] += run->counts[i][k];
@@ -406,7 +425,7 @@ bool accrue_run_next(const accrue_run *run)
     return !run->failed && run->next < run->used;
 }
 
-static const char *row_list(char out[256], const acr_batch *b)
+const char *acr_row_list(char out[256], const acr_batch *b)
 {
     size_t used = 0;
 
@@ -449,7 +468,7 @@ static accrue_status run_one(accrue_run *run, int64_t i, accrue_metrics *metrics
         acr_fail(err, st,
                  "optimizer step %lld, epoch %lld, micro-batch %lld of the epoch (rows %s): %s",
                  (long long)accrue_window_global_step(run->window) + 1, (long long)run->epoch + 1,
-                 (long long)i, row_list(rows, b), inner.message);
+                 (long long)i, acr_row_list(rows, b), inner.message);
     else if (st)
         acr_fail(err, st, "%s", inner.message);
     if (!st)
@@ -502,6 +521,7 @@ accrue_status accrue_run_forward_backward(accrue_run *run, accrue_metrics *out, 
     acr_window_begin(run->window);
     if (acr_window_filled(run->window) == 0) {
         run->window_first = i;
+        run->window_skipped = run->skipped_nonfinite;
         run->data_seconds = run->compute_seconds = run->optimizer_seconds = 0;
         ACR_TRY(plan_window(run, err));
     }
@@ -529,6 +549,17 @@ accrue_status accrue_run_forward_backward(accrue_run *run, accrue_metrics *out, 
 
 cleanup:
     return st;
+}
+
+void acr_run_abandon(accrue_run *run)
+{
+    acr_window_counters c = acr_window_get_counters(run->window);
+
+    c.micro_batches -= acr_window_filled(run->window);
+    acr_window_zero(run->window);
+    acr_window_set_counters(run->window, &c);
+    run->next = run->window_first;
+    run->skipped_nonfinite = run->window_skipped;
 }
 
 accrue_status accrue_run_clip(accrue_run *run, double *norm, accrue_error *err)
@@ -565,6 +596,11 @@ accrue_status accrue_run_step(accrue_run *run, bool *stepped, accrue_error *err)
         return ACCRUE_OK;
     run->lr = accrue_window_lr(run->window);
     run->muon_lr = accrue_window_muon_lr(run->window);
+    if (run->save) {
+        double wait = acr_seconds();
+        acr_save_detach(run->save);
+        run->held_up += acr_seconds() - wait;
+    }
     ACR_TRY(accrue_window_step(run->window, &did, err));
     if (stepped)
         *stepped = did;
@@ -594,70 +630,4 @@ void accrue_run_lr_step(accrue_run *run)
 void accrue_run_zero_grad(accrue_run *run)
 {
     accrue_window_zero_grad(run->window);
-}
-
-/* Validation ------------------------------------------------------------------------------ */
-
-static accrue_status val_counts(accrue_run *run, const acr_epoch *e, int64_t total[],
-                                accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    int64_t counts[ACCRUE_MAX_TTT_STEPS];
-
-    for (int64_t i = 0; i < e->n; i++) {
-        ACR_TRY(count_rows(run, e, i, counts, err));
-        for (int k = 0; k < run->opt.ttt_steps; k++)
-            total[k] += counts[k];
-    }
-
-cleanup:
-    return st;
-}
-
-accrue_status accrue_run_validate(accrue_run *run, accrue_metrics *out, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    int64_t total[ACCRUE_MAX_TTT_STEPS] = {0};
-    int64_t counts[ACCRUE_MAX_TTT_STEPS];
-    const acr_batch *b = NULL;
-    acr_epoch e = {0};
-    accrue_metrics m;
-    acr_weighting w;
-    char rows[256];
-
-    memset(out, 0, sizeof *out);
-    out->n_steps = run->opt.ttt_steps;
-    if (run->epoch < 0)
-        return acr_fail(err, ACCRUE_ESTATE, "validation before the first epoch");
-    ACR_TRY(acr_epochs_val(&e, &run->epochs, run->epoch, err));
-    ACR_TRY(val_counts(run, &e, total, err));
-    ACR_TRY(acr_loader_start(run->loader, &e, 0, e.n, err));
-    for (int64_t i = 0; i < e.n; i++) {
-        accrue_error inner = {0};
-        ACR_TRY(acr_loader_next(&b, run->loader, err));
-        acr_eagle3_counts(b, &run->setup.eagle3, counts);
-        acr_weigh(&w, &run->setup.eagle3, run->opt.window.loss_normalization, counts, total, e.n);
-        st = acr_micro_batch(&m, run->setup.model, &run->tape, b, &run->setup.eagle3, &w, false,
-                             &inner);
-        if (st == ACCRUE_ENUMERIC && run->opt.on_nonfinite == ACCRUE_POLICY_SKIP) {
-            run->skipped_nonfinite++;
-            ACR_TRY(acr_notice(run, err, "skipped: validation of epoch %lld, micro-batch %lld: %s",
-                               (long long)run->epoch + 1, (long long)i, inner.message));
-            continue;
-        }
-        if (st) {
-            acr_fail(err, st, "validation of epoch %lld, micro-batch %lld (rows %s): %s",
-                     (long long)run->epoch + 1, (long long)i, row_list(rows, b), inner.message);
-            goto cleanup;
-        }
-        accrue_metrics_add(out, &m);
-    }
-    /* In mid-epoch the loader goes back to the epoch's micro-batches. */
-    ACR_TRY(acr_loader_start(run->loader, &run->current, run->next, run->used, err));
-
-cleanup:
-    if (st)
-        acr_loader_stop(run->loader);
-    acr_epoch_free(&e);
-    return st;
 }

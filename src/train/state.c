@@ -29,6 +29,8 @@ static const choice normalizations[] = {
 static const choice tails[] = {{ACCRUE_TAIL_DROP, "drop"}, {ACCRUE_TAIL_STEP, "step"}, {0, NULL}};
 static const choice computes[] = {
     {ACCRUE_F32, "float32"}, {ACCRUE_F64, "float64"}, {ACCRUE_BF16, "bfloat16"}, {0, NULL}};
+static const choice metrics[] = {
+    {ACCRUE_BEST_LOSS, "loss"}, {ACCRUE_BEST_ACCEPTANCE, "acceptance"}, {0, NULL}};
 static const choice optimizers[] = {{ACCRUE_ADAMW, "adamw"}, {ACCRUE_MUON, "muon"}, {0, NULL}};
 
 typedef enum field_kind { COUNT, HASH, CHOICE } field_kind;
@@ -49,6 +51,7 @@ typedef struct field {
 static const field fields[] = {
     {.name = "epoch", .at = AT(epoch)},
     {.name = "local_step", .at = AT(local_step)},
+    {.name = "samples", .at = AT(samples), .optional = true, .least = -1},
     {.name = "global_step", .at = AT(global_step)},
     {.name = "schedule_step", .at = AT(schedule_step)},
     {.name = "micro_batches", .at = AT(micro_batches)},
@@ -84,6 +87,13 @@ static const field fields[] = {
      .at = AT(optimizer),
      .choices = optimizers,
      .flag = "--optimizer"},
+    {.name = "best_metric",
+     .kind = CHOICE,
+     .at = AT(best_metric),
+     .choices = metrics,
+     .flag = "--best-metric",
+     .optional = true,
+     .least = ACCRUE_BEST_LOSS},
     {.name = "train_rows", .at = AT(train_rows), .flag = "number of training rows"},
     {.name = "data_fingerprint",
      .kind = HASH,
@@ -130,8 +140,8 @@ json_t *acr_training_state_json(const acr_training_state *s)
         json_object_set_new(o, fields[i].name, field_json(s, &fields[i]));
     json_object_set_new(o, "concluded", json_boolean(s->concluded));
     json_object_set_new(o, "is_best", json_boolean(s->is_best));
-    json_object_set_new(o, "best_loss",
-                        isfinite(s->best_loss) ? json_real(s->best_loss) : json_null());
+    json_object_set_new(o, "best_value",
+                        s->best_epoch >= 0 ? json_real(s->best_value) : json_null());
     return o;
 }
 
@@ -169,7 +179,7 @@ accrue_status acr_training_state_read(acr_training_state *out, const char *dir, 
 {
     accrue_status st = ACCRUE_OK;
     json_t *o = NULL;
-    const json_t *loss = NULL;
+    const json_t *best = NULL;
     char *path = acr_sprintf("%s/training_state.json", dir);
 
     memset(out, 0, sizeof *out);
@@ -178,15 +188,19 @@ accrue_status acr_training_state_read(acr_training_state *out, const char *dir, 
     ACR_TRY(acr_json_load(&o, path, MAX_STATE, err));
     for (int i = 0; i < ACR_COUNT(fields); i++)
         ACR_TRY(field_read(out, &fields[i], json_object_get(o, fields[i].name), path, err));
-    loss = json_object_get(o, "best_loss");
-    if ((!json_is_number(loss) && !json_is_null(loss)) ||
+    best = json_object_get(o, "best_value");
+    if (!best)
+        best = json_object_get(o, "best_loss"); /* its name when the loss was the only metric */
+    if ((!json_is_number(best) && !json_is_null(best)) ||
         !json_is_boolean(json_object_get(o, "concluded")) ||
         !json_is_boolean(json_object_get(o, "is_best"))) {
         st = acr_fail(err, ACCRUE_EFORMAT,
-                      "%s: \"best_loss\", \"concluded\" or \"is_best\" has no valid value", path);
+                      "%s: \"best_value\", \"concluded\" or \"is_best\" has no valid value", path);
         goto cleanup;
     }
-    out->best_loss = json_is_null(loss) ? HUGE_VAL : json_number_value(loss);
+    if (json_is_null(best))
+        out->best_epoch = -1;
+    out->best_value = json_number_value(best);
     out->concluded = json_is_true(json_object_get(o, "concluded"));
     out->is_best = json_is_true(json_object_get(o, "is_best"));
 
@@ -257,13 +271,7 @@ uint64_t acr_epoch_hash(const acr_epoch *e)
 
 /* state.safetensors ----------------------------------------------------------------------- */
 
-/* The arrays of masters and optimizer, sorted by name; names are owned, data is borrowed. */
-typedef struct arrays {
-    acr_tensor *t;
-    int n;
-} arrays;
-
-static void arrays_free(arrays *a)
+void acr_state_arrays_free(acr_state_arrays *a)
 {
     for (int i = 0; i < a->n; i++)
         acr_free((void *)(uintptr_t)a->t[i].name);
@@ -271,7 +279,7 @@ static void arrays_free(arrays *a)
     memset(a, 0, sizeof *a);
 }
 
-static bool add_array(arrays *a, const acr_model *m, const acr_param *p, const char *what,
+static bool add_array(acr_state_arrays *a, const acr_model *m, const acr_param *p, const char *what,
                       const void *data)
 {
     size_t bytes = (size_t)(p->rows * p->cols) * acr_dtype_bytes(m->real);
@@ -292,7 +300,8 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const acr_tensor *)a)->name, ((const acr_tensor *)b)->name);
 }
 
-static accrue_status collect(arrays *out, acr_model *m, const accrue_window *w, accrue_error *err)
+accrue_status acr_state_collect(acr_state_arrays *out, acr_model *m, const accrue_window *w,
+                                accrue_error *err)
 {
     static const char *const moments[] = {"exp_avg", "exp_avg_sq", "momentum"};
     const int n = acr_window_n_states(w), capacity = m->n_params + n;
@@ -309,29 +318,11 @@ static accrue_status collect(arrays *out, acr_model *m, const accrue_window *w, 
         fine = add_array(out, m, acr_model_find(m, s.name), moments[s.moment], s.data);
     }
     if (!fine) {
-        arrays_free(out);
+        acr_state_arrays_free(out);
         return acr_enomem(err, (size_t)capacity * sizeof *out->t, "a checkpoint's state");
     }
     qsort(out->t, (size_t)out->n, sizeof *out->t, by_name);
     return ACCRUE_OK;
-}
-
-accrue_status acr_state_write(const char *dir, acr_model *m, const accrue_window *w,
-                              accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    char *path = acr_sprintf("%s/state.safetensors", dir);
-    arrays a = {0};
-
-    if (!path)
-        return acr_enomem(err, strlen(dir), "a path");
-    ACR_TRY(collect(&a, m, w, err));
-    ACR_TRY(acr_safetensors_write(path, a.t, a.n, NULL, true, err));
-
-cleanup:
-    arrays_free(&a);
-    acr_free(path);
-    return st;
 }
 
 static accrue_status check_array(const acr_tensor *saved, const acr_tensor *ours, const char *path,
@@ -355,12 +346,12 @@ accrue_status acr_state_read(const char *dir, acr_model *m, accrue_window *w, ac
     accrue_status st = ACCRUE_OK;
     char *path = acr_sprintf("%s/state.safetensors", dir);
     acr_safetensors *f = NULL;
-    arrays a = {0};
+    acr_state_arrays a = {0};
 
     if (!path)
         return acr_enomem(err, strlen(dir), "a path");
     ACR_TRY(acr_safetensors_open(&f, path, err));
-    ACR_TRY(collect(&a, m, w, err));
+    ACR_TRY(acr_state_collect(&a, m, w, err));
     if (acr_safetensors_count(f) != a.n) {
         st = acr_fail(err, ACCRUE_EMISMATCH, "Cannot resume: %s: %d tensors, this run has %d", path,
                       acr_safetensors_count(f), a.n);
@@ -374,7 +365,7 @@ accrue_status acr_state_read(const char *dir, acr_model *m, accrue_window *w, ac
     acr_model_refresh(m);
 
 cleanup:
-    arrays_free(&a);
+    acr_state_arrays_free(&a);
     acr_safetensors_close(f);
     acr_free(path);
     return st;

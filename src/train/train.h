@@ -173,6 +173,115 @@ typedef struct acr_setup {
 accrue_status acr_setup_open(acr_setup *out, const accrue_train_options *opt, accrue_error *err);
 void acr_setup_free(acr_setup *s);
 
+/* manifest.c ------------------------------------------------------------------------------- */
+
+/* {"bytes": n, "xxh3": digits}; NULL when out of memory. */
+json_t *acr_manifest_entry(int64_t bytes, uint64_t hash);
+/* Lists the folder's other files (names to entries); the last file of a checkpoint to be written. */
+accrue_status acr_manifest_write(const char *dir, json_t *files, accrue_error *err);
+/* OK where the folder is a whole checkpoint, byte for byte; `unlisted` (may be NULL) tells whether
+ * it holds anything else beside. */
+accrue_status acr_manifest_check(const char *dir, bool *unlisted, accrue_error *err);
+
+/* state.c ---------------------------------------------------------------------------------- */
+
+/* training_state.json; docs/FORMATS.md says what each is.  All but the last three are of one type,
+ * so that one table reads, writes and compares them. */
+typedef struct acr_training_state {
+    int64_t epoch, local_step, global_step, schedule_step;
+    int64_t micro_batches, empty_windows, skipped_nonfinite;
+    int64_t generation, best_epoch, superseded_epoch;
+    int64_t gradient_accumulation_steps, total_seq_len, seed;
+    int64_t loss_normalization, accumulation_tail, compute, optimizer;
+    int64_t train_rows, data_fingerprint, order_fingerprint;
+    int64_t samples, best_metric;
+    double best_value; /* NaN: none yet */
+    bool concluded, is_best;
+} acr_training_state;
+
+json_t *acr_training_state_json(const acr_training_state *s);
+accrue_status acr_training_state_read(acr_training_state *out, const char *dir, accrue_error *err);
+/* EMISMATCH with both values where the run at hand could not go on as the saved one would have. */
+accrue_status acr_training_state_agrees(const acr_training_state *saved,
+                                        const acr_training_state *run, const char *dir,
+                                        accrue_error *err);
+
+/* Of the rows that may be used: all lengths, and the ids and masks of every k-th row, k = 1 up to
+ * 16 Mi tokens. */
+accrue_status acr_epochs_fingerprint(uint64_t *out, const acr_epochs *e, acr_dataset *d,
+                                     accrue_error *err);
+uint64_t acr_epoch_hash(const acr_epoch *e);
+
+/* The arrays of state.safetensors, sorted by name, where they are in model and window; freed with
+ * acr_state_arrays_free. */
+typedef struct acr_state_arrays {
+    acr_tensor *t; /* names are owned */
+    int n;
+} acr_state_arrays;
+accrue_status acr_state_collect(acr_state_arrays *out, acr_model *m, const accrue_window *w,
+                                accrue_error *err);
+void acr_state_arrays_free(acr_state_arrays *a);
+/* Sets masters, bf16 copies and the optimizer's arrays; nothing where any of them does not fit. */
+accrue_status acr_state_read(const char *dir, acr_model *m, accrue_window *w, accrue_error *err);
+accrue_status acr_state_same_model(const char *dir, const acr_model *m, accrue_error *err);
+accrue_status acr_state_same_vocab(const char *dir, const acr_model *m, accrue_error *err);
+
+/* checkpoint.c ----------------------------------------------------------------------------- */
+
+/* Where a folder or link is made before it takes its name; NULL when out of memory. */
+char *acr_checkpoint_temporary(const char *parent, const char *name);
+/* ENOSPACE where the file system has no room for so much. */
+accrue_status acr_checkpoint_room(const char *parent, int64_t bytes, accrue_error *err);
+/* Makes the temporary folder, with those above it, in place of one left over. */
+accrue_status acr_checkpoint_make(const char *temporary, const char *parent, int64_t bytes,
+                                  accrue_error *err);
+/* Gives the temporary folder the name `dir`; an older checkpoint is exchanged for it.  With
+ * set_others_aside anything else of that name is moved to the one in *aside, which the caller
+ * frees. */
+accrue_status acr_checkpoint_name(const char *temporary, const char *dir, const char *parent,
+                                  bool set_others_aside, char **aside, accrue_error *err);
+/* Takes the folder's name away and removes it; fine where there is none. */
+accrue_status acr_checkpoint_discard(const char *parent, const char *name, accrue_error *err);
+/* Makes the folders above `path`. */
+accrue_status acr_checkpoint_parents(const char *path, accrue_error *err);
+/* Removes a folder of plain files; what cannot be removed is left. */
+void acr_checkpoint_remove(const char *path);
+/* Removes what saves that were killed left in `parent` under temporary names. */
+void acr_checkpoint_clean(const char *parent);
+/* EINVAL where `dir` exists and is not empty. */
+accrue_status acr_checkpoint_vacant(const char *dir, accrue_error *err);
+/* Points the link `name` in `parent` at `target`, replacing a link that is there. */
+accrue_status acr_checkpoint_link(const char *parent, const char *name, const char *target,
+                                  accrue_error *err);
+
+/* save.c ----------------------------------------------------------------------------------- */
+
+typedef struct acr_save_content {
+    const acr_training_state *state; /* NULL: weights and config alone, no manifest */
+    const accrue_window *window;
+    const accrue_metrics *val; /* NULL: no val_metrics.json */
+} acr_save_content;
+
+typedef struct acr_save_result {
+    char *aside; /* where what had the name was moved to, or NULL; the caller's */
+    double seconds;
+    int64_t bytes;
+} acr_save_result;
+
+/* A checkpoint being written.  Model and window must stay, and no optimizer step be taken, until
+ * acr_save_detach or acr_save_finish has returned. */
+typedef struct acr_save acr_save;
+
+accrue_status acr_save_begin(acr_save **out, const char *dir, acr_model *m,
+                             const acr_save_content *c, accrue_error *err);
+bool acr_save_done(const acr_save *s);
+/* Takes copies of the arrays that are yet to be written: they may change after it. */
+void acr_save_detach(acr_save *s);
+/* Waits, frees, and returns what became of it. */
+accrue_status acr_save_finish(acr_save *s, acr_save_result *out, accrue_error *err);
+/* Of a whole checkpoint, about. */
+int64_t acr_save_bytes(const acr_model *m, const accrue_window *w);
+
 /* run.c ------------------------------------------------------------------------------------ */
 
 /* Weights of a micro-batch's losses in its window. */
@@ -193,6 +302,15 @@ accrue_status acr_micro_batch(accrue_metrics *out, acr_model *m, acr_tape *t, co
                               const acr_eagle3_options *o, const acr_weighting *w, bool backward,
                               accrue_error *err);
 accrue_status acr_register_params(accrue_window *w, acr_model *m, accrue_error *err);
+
+/* The smallest micro-batch of the latest validation, and what it gave. */
+typedef struct acr_proof {
+    bool set;
+    int64_t epoch, index, n; /* n: micro-batches of the validation */
+    int64_t rows;
+    int64_t total[ACCRUE_MAX_TTT_STEPS]; /* supervised rows of the whole validation */
+    double loss_sum;
+} acr_proof;
 
 struct accrue_run {
     accrue_train_options opt; /* strings point into `strings` */
@@ -217,6 +335,7 @@ struct accrue_run {
     int64_t excluded_capacity;
 
     int64_t window_first, window_size, window_live; /* of the open window */
+    int64_t window_skipped;                         /* skipped_nonfinite when it began */
     int64_t (*counts)[ACCRUE_MAX_TTT_STEPS];        /* [N] of each of its micro-batches */
     int64_t window_counts[ACCRUE_MAX_TTT_STEPS];
     accrue_metrics window_metrics;
@@ -224,96 +343,76 @@ struct accrue_run {
     double started, data_seconds, compute_seconds, optimizer_seconds;
     double norm, lr, muon_lr; /* of the latest step */
     int64_t skipped_nonfinite;
-    const accrue_metrics *val; /* validation that goes into the next checkpoint, or NULL */
-    int64_t empty_told;        /* windows without weight that a notice was given of */
+    int64_t empty_told; /* windows without weight that a notice was given of */
 
     bool fingerprinted;
     uint64_t data_fingerprint;
     int64_t generation; /* which run in save_path this is, counted from 1 */
-    double best_loss;   /* HUGE_VAL: none yet */
-    int64_t best_epoch; /* -1: none yet */
-    int64_t superseded; /* epoch whose folder the next checkpoint replaces as the best, or -1 */
-    bool is_best;       /* the next checkpoint has the least validation loss so far */
-    bool concluded;     /* the next checkpoint is the last of its epoch, validated if it is to be */
+    int64_t best_epoch; /* of those ended and saved; -1: none yet */
+    double best_value;  /* its loss or acceptance */
     bool resumed;       /* for the event START */
+
+    bool obeys;  /* accrue_train's: does what the callback asks for */
+    int request; /* accrue_answer, the most urgent so far */
+
+    acr_training_state saving; /* what the latest save holds; its best is the run's when settled */
+    int64_t saving_next;       /* micro-batch to run when it was begun */
+    char *saving_dir;
+    bool saving_val;           /* validated just before */
+    acr_save *save;            /* under way, or NULL */
+    acr_save_result saved;     /* for the event CHECKPOINT */
+    double held_up;            /* seconds that it took from training */
+    accrue_status save_status; /* of the latest one */
+    accrue_error save_error;
+    int64_t saved_micro_batches; /* as many had been run when the latest was begun */
+    acr_proof proof;
+
+    /* Of the next checkpoint. */
+    const accrue_metrics *val; /* validation that goes into it, or NULL */
+    int64_t superseded;        /* epoch whose folder it replaces as the best, or -1 */
+    bool is_best;              /* the best so far */
+    bool concluded;            /* the last of its epoch, validated if it is to be */
 };
 
 /* accrue_run_epoch from micro-batch `from` on; -1: the epoch is at its end. */
 accrue_status acr_run_epoch_from(accrue_run *run, int64_t epoch, int64_t from, accrue_error *err);
+
+/* Takes the open window back: the run stands where it began. */
+void acr_run_abandon(accrue_run *run);
+/* Supervised rows per TTT step of micro-batch i, from the masks. */
+accrue_status acr_run_count_rows(accrue_run *run, const acr_epoch *e, int64_t i, int64_t *counts,
+                                 accrue_error *err);
+const char *acr_row_list(char out[256], const acr_batch *b); /* "3, 17, 4" */
 
 accrue_status acr_emit(accrue_run *run, accrue_event_kind kind, const accrue_metrics *metrics,
                        const char *message, accrue_error *err);
 accrue_status acr_notice(accrue_run *run, accrue_error *err, const char *format, ...)
     ACR_PRINTF(3, 4);
 
-/* manifest.c ------------------------------------------------------------------------------- */
+/* validate.c ------------------------------------------------------------------------------- */
 
-/* Lists what is in the folder; the last file of a checkpoint to be written. */
-accrue_status acr_manifest_write(const char *dir, accrue_error *err);
-/* OK where the folder is a whole checkpoint, byte for byte; `unlisted` (may be NULL) tells whether
- * it holds anything else beside. */
-accrue_status acr_manifest_check(const char *dir, bool *unlisted, accrue_error *err);
+/* Runs the micro-batch of run->proof again, with the weights that the model has. */
+accrue_status acr_run_prove(accrue_metrics *out, accrue_run *run, accrue_error *err);
 
-/* state.c ---------------------------------------------------------------------------------- */
+/* prove.c ---------------------------------------------------------------------------------- */
 
-/* training_state.json; docs/FORMATS.md says what each is.  All but the last three are of one type,
- * so that one table reads, writes and compares them. */
-typedef struct acr_training_state {
-    int64_t epoch, local_step, global_step, schedule_step;
-    int64_t micro_batches, empty_windows, skipped_nonfinite;
-    int64_t generation, best_epoch, superseded_epoch;
-    int64_t gradient_accumulation_steps, total_seq_len, seed;
-    int64_t loss_normalization, accumulation_tail, compute, optimizer;
-    int64_t train_rows, data_fingerprint, order_fingerprint;
-    double best_loss; /* HUGE_VAL: none yet */
-    bool concluded, is_best;
-} acr_training_state;
+/* The folder's files read back: checksums, config, the tensors declared, weights the rounded
+ * masters. */
+accrue_status acr_prove_files(const char *dir, const acr_tensor *weights, int n_weights,
+                              const acr_tensor *states, int n_states, accrue_error *err);
+/* The loss of run->proof's micro-batch with the masters of the checkpoint is bit for bit the one
+ * that the validation got. */
+accrue_status acr_prove_loss(accrue_run *run, const char *dir, accrue_error *err);
 
-json_t *acr_training_state_json(const acr_training_state *s);
-accrue_status acr_training_state_read(acr_training_state *out, const char *dir, accrue_error *err);
-/* EMISMATCH with both values where the run at hand could not go on as the saved one would have. */
-accrue_status acr_training_state_agrees(const acr_training_state *saved,
-                                        const acr_training_state *run, const char *dir,
-                                        accrue_error *err);
+/* keep.c ----------------------------------------------------------------------------------- */
 
-/* Of the rows that may be used: all lengths, and the ids and masks of every k-th row, k = 1 up to
- * 16 Mi tokens. */
-accrue_status acr_epochs_fingerprint(uint64_t *out, const acr_epochs *e, acr_dataset *d,
-                                     accrue_error *err);
-uint64_t acr_epoch_hash(const acr_epoch *e);
-
-accrue_status acr_state_write(const char *dir, acr_model *m, const accrue_window *w,
-                              accrue_error *err);
-/* Sets masters, bf16 copies and the optimizer's arrays; nothing where any of them does not fit. */
-accrue_status acr_state_read(const char *dir, acr_model *m, accrue_window *w, accrue_error *err);
-accrue_status acr_state_same_model(const char *dir, const acr_model *m, accrue_error *err);
-accrue_status acr_state_same_vocab(const char *dir, const acr_model *m, accrue_error *err);
-
-/* checkpoint.c ----------------------------------------------------------------------------- */
-
-typedef struct acr_checkpoint_content {
-    const acr_training_state *state; /* NULL: weights and config alone, no manifest */
-    const accrue_window *window;
-    const accrue_metrics *val; /* NULL: no val_metrics.json */
-} acr_checkpoint_content;
-
-/* Writes the folder `dir` by way of a temporary sibling; an older checkpoint is replaced as a
- * whole.  Anything else of that name is moved to the one in *aside, which the caller frees; else
- * NULL. */
-accrue_status acr_checkpoint_write(const char *dir, acr_model *m, acr_tape *scratch,
-                                   const acr_checkpoint_content *content, char **aside,
-                                   accrue_error *err);
-/* Makes the folders above `path`. */
-accrue_status acr_checkpoint_parents(const char *path, accrue_error *err);
-/* Removes a folder of plain files; what cannot be removed is left. */
-void acr_checkpoint_remove(const char *path);
-/* Removes what saves that were killed left in `parent` under temporary names. */
-void acr_checkpoint_clean(const char *parent);
-/* EINVAL where `dir` exists and is not empty. */
-accrue_status acr_checkpoint_vacant(const char *dir, accrue_error *err);
-/* Points the link `name` in `parent` at `target`, replacing a link that is there. */
-accrue_status acr_checkpoint_link(const char *parent, const char *name, const char *target,
-                                  accrue_error *err);
+/* After a save: the epoch's link, the link to the best (`best` < 0: stays as it is), folders that
+ * go. */
+accrue_status acr_keep(const accrue_run *run, const acr_training_state *s, int64_t best,
+                       accrue_error *err);
+/* Does what follows the save under way once it is written, which `wait` waits for.  A failure is
+ * an error or a notice, as --on-save-error says. */
+accrue_status acr_run_settle(accrue_run *run, bool wait, accrue_error *err);
 
 /* resume.c --------------------------------------------------------------------------------- */
 

@@ -9,65 +9,24 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Only links of this epoch are touched. */
-static accrue_status unlink_epoch_links(const char *save_path, int64_t epoch, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    DIR *d = opendir(save_path);
-    struct dirent *entry = NULL;
-    char prefix[48];
-
-    snprintf(prefix, sizeof prefix, "epoch%lld_", (long long)epoch);
-    while (d && !st && (entry = readdir(d)) != NULL)
-        if (entry->d_type == DT_LNK && strncmp(entry->d_name, prefix, strlen(prefix)) == 0 &&
-            unlinkat(dirfd(d), entry->d_name, 0) != 0)
-            st = acr_fail_errno(err, errno, "cannot remove the link", entry->d_name);
-    if (d)
-        closedir(d);
-    return st;
-}
-
-static accrue_status link_epoch(const char *save_path, int64_t epoch, int64_t local_step,
-                                accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    char name[48], link[64];
-
-    snprintf(name, sizeof name, "%lld", (long long)epoch);
-    if (local_step)
-        snprintf(link, sizeof link, "epoch%s_step%lld", name, (long long)local_step);
-    else
-        snprintf(link, sizeof link, "epoch%s_end", name);
-    ACR_TRY(unlink_epoch_links(save_path, epoch, err));
-    ACR_TRY(acr_checkpoint_link(save_path, link, name, err));
-
-cleanup:
-    return st;
-}
-
-static accrue_status link_best(const char *save_path, int64_t epoch, accrue_error *err)
-{
-    char name[48];
-
-    snprintf(name, sizeof name, "%lld", (long long)epoch);
-    return acr_checkpoint_link(save_path, "checkpoint_best", name, err);
-}
-
+/* Begins the save of where the run stands; what it replaces and links follows when it is written. */
 static accrue_status save(accrue_run *run, const accrue_metrics *val, bool concluded,
                           accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     char name[48];
 
+    ACR_TRY(acr_run_settle(run, true, err));
     snprintf(name, sizeof name, "%lld", (long long)run->epoch);
     run->val = val;
     run->concluded = concluded;
-    st = accrue_run_save(run, name, err);
+    st = accrue_run_save_begin(run, name, err);
+    run->saving_val = val && run->proof.set;
     run->val = NULL;
     run->concluded = false;
-    if (st)
-        goto cleanup;
-    ACR_TRY(link_epoch(run->opt.save_path, run->epoch, accrue_run_next(run) ? run->next : 0, err));
+    run->saved_micro_batches = accrue_window_micro_batches(run->window);
+    if (run->request == ACCRUE_SAVE)
+        run->request = ACCRUE_GO_ON;
 
 cleanup:
     return st;
@@ -78,21 +37,70 @@ static bool at_max_steps(const accrue_run *run)
     return run->opt.max_steps && accrue_window_global_step(run->window) >= run->opt.max_steps;
 }
 
+static bool asked_to_stop(const accrue_run *run)
+{
+    return run->request >= ACCRUE_SAVE_AND_STOP;
+}
+
+/* Leaves the run at the end of its last window, for another to go on from. */
+static accrue_status stop(accrue_run *run, bool concluded, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    if (accrue_window_micro_batches(run->window) != run->saved_micro_batches)
+        ACR_TRY(save(run, NULL, concluded, err));
+    ACR_TRY(acr_run_settle(run, true, err));
+    st = run->save_status
+             ? acr_fail(err, run->save_status, "%s", run->save_error.message)
+             : acr_fail(err, ACCRUE_ECANCELED, "stopped as asked, at optimizer step %lld",
+                        (long long)accrue_window_global_step(run->window));
+
+cleanup:
+    return st;
+}
+
+static accrue_status train_window_part(accrue_run *run, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    ACR_TRY(accrue_run_forward_backward(run, NULL, err));
+    ACR_TRY(accrue_run_clip(run, NULL, err));
+    ACR_TRY(accrue_run_step(run, NULL, err));
+    accrue_run_lr_step(run);
+    accrue_run_zero_grad(run);
+    ACR_TRY(acr_run_settle(run, false, err));
+
+cleanup:
+    return st;
+}
+
+static bool save_is_due(const accrue_run *run)
+{
+    const accrue_train_options *opt = &run->opt;
+    const int64_t n = opt->window.gradient_accumulation_steps;
+
+    return run->request == ACCRUE_SAVE ||
+           (run->next % n == 0 && opt->checkpoint_freq < 1 && !opt->save_best &&
+            accrue_checkpoint_due(run->next / n,
+                                  accrue_steps_per_epoch(run->current.n, n, opt->accumulation_tail),
+                                  opt->checkpoint_freq));
+}
+
 static accrue_status train_epoch(accrue_run *run, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    const accrue_train_options *opt = &run->opt;
-    const int64_t n = opt->window.gradient_accumulation_steps;
-    int64_t steps = accrue_steps_per_epoch(run->current.n, n, opt->accumulation_tail);
+    const int64_t n = run->opt.window.gradient_accumulation_steps;
 
     while (accrue_run_next(run) && !at_max_steps(run)) {
-        ACR_TRY(accrue_run_forward_backward(run, NULL, err));
-        ACR_TRY(accrue_run_clip(run, NULL, err));
-        ACR_TRY(accrue_run_step(run, NULL, err));
-        accrue_run_lr_step(run);
-        accrue_run_zero_grad(run);
-        if (run->next % n == 0 && opt->checkpoint_freq < 1 && !opt->save_best &&
-            accrue_checkpoint_due(run->next / n, steps, opt->checkpoint_freq))
+        ACR_TRY(train_window_part(run, err));
+        if (run->next % n && accrue_run_next(run)) { /* in mid-window */
+            if (run->request != ACCRUE_GIVE_UP_AND_STOP)
+                continue;
+            acr_run_abandon(run);
+        }
+        if (asked_to_stop(run))
+            ACR_TRY(stop(run, false, err));
+        if (save_is_due(run))
             ACR_TRY(save(run, NULL, false, err));
     }
 
@@ -100,49 +108,33 @@ cleanup:
     return st;
 }
 
-static accrue_status remove_checkpoint(const accrue_run *run, int64_t epoch, accrue_error *err)
+/* Of two validations, whether the first is better. */
+static bool is_better(const accrue_run *run, double value, double than)
 {
-    accrue_status st = ACCRUE_OK;
-    char *dir = acr_sprintf("%s/%lld", run->opt.save_path, (long long)epoch);
-
-    if (!dir)
-        return acr_enomem(err, strlen(run->opt.save_path), "a path");
-    st = unlink_epoch_links(run->opt.save_path, epoch, err);
-    if (!st)
-        acr_checkpoint_remove(dir);
-    acr_free(dir);
-    return st;
+    return run->opt.best_metric == ACCRUE_BEST_LOSS ? value < than : value > than;
 }
 
 /* An epoch that --max-steps cuts short is shown as the best but not remembered as such: a run that
  * goes on from there has yet to end it. */
-static accrue_status save_epoch(accrue_run *run, const accrue_metrics *val, double loss,
+static accrue_status save_epoch(accrue_run *run, const accrue_metrics *val, bool best, double value,
                                 accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    const accrue_train_options *opt = &run->opt;
-    bool best = loss < run->best_loss;
-    int64_t superseded = -1;
+    const int64_t before = run->best_epoch;
+    const double before_value = run->best_value;
 
+    run->is_best = best;
     if (best && !accrue_run_next(run)) {
-        if (opt->save_best && run->best_epoch != run->epoch)
-            superseded = run->best_epoch;
-        run->best_loss = loss;
+        if (run->opt.save_best && before != run->epoch)
+            run->superseded = before;
+        run->best_value = value;
         run->best_epoch = run->epoch;
     }
-    run->superseded = superseded;
-    run->is_best = best;
     st = save(run, val, true, err);
     run->superseded = -1;
     run->is_best = false;
-    if (st)
-        goto cleanup;
-    if (best)
-        ACR_TRY(link_best(opt->save_path, run->epoch, err));
-    if (superseded >= 0)
-        ACR_TRY(remove_checkpoint(run, superseded, err));
-
-cleanup:
+    run->best_epoch = before; /* until it is written */
+    run->best_value = before_value;
     return st;
 }
 
@@ -153,22 +145,32 @@ static accrue_status end_epoch(accrue_run *run, accrue_error *err)
     accrue_status st = ACCRUE_OK;
     const accrue_train_options *opt = &run->opt;
     accrue_metrics val = {0};
-    bool validated = run->plan.val_rows > 0;
-    double loss = HUGE_VAL;
-    bool due = false;
+    bool validated = run->plan.val_rows > 0, due = false, best = false;
+    double value = 0;
 
+    ACR_TRY(acr_run_settle(run, true, err)); /* it tells which epoch is the best so far */
+    if (asked_to_stop(run))
+        ACR_TRY(stop(run, !validated, err));
     if (validated) {
-        ACR_TRY(accrue_run_validate(run, &val, err));
+        st = accrue_run_validate(run, &val, err);
+        if (st == ACCRUE_ECANCELED && asked_to_stop(run))
+            st = stop(run, false, err);
+        if (st)
+            goto cleanup;
         ACR_TRY(acr_emit(run, ACCRUE_EVENT_VALIDATION, &val, NULL, err));
-        if (val.loss_total > 0)
-            loss = val.loss_sum / val.loss_total;
+        value = opt->best_metric == ACCRUE_BEST_LOSS ? val.loss_sum / val.loss_total
+                                                     : accrue_metrics_acceptance(&val);
+        best =
+            val.loss_total > 0 && (run->best_epoch < 0 || is_better(run, value, run->best_value));
     }
     due = opt->checkpoint_freq < 1 || run->epoch == 0 || at_max_steps(run) ||
           (run->epoch + 1) % (int64_t)opt->checkpoint_freq == 0;
     if (opt->save_best && validated)
-        due = loss < run->best_loss;
-    if (due)
-        ACR_TRY(save_epoch(run, validated ? &val : NULL, loss, err));
+        due = best;
+    if (due || run->request == ACCRUE_SAVE)
+        ACR_TRY(save_epoch(run, validated ? &val : NULL, best, value, err));
+    if (asked_to_stop(run))
+        ACR_TRY(stop(run, true, err));
 
 cleanup:
     return st;
@@ -218,31 +220,43 @@ static accrue_status make_save_path(const char *path, accrue_error *err)
     return st;
 }
 
-/* What the run that wrote the checkpoint may not have come to: links, and the end of the checkpoint
- * that this one is better than.  The best so far of a cut epoch counts only where it stays cut. */
+/* What the run that wrote the checkpoint may not have come to.  The best so far of a cut epoch
+ * counts only where it stays cut. */
 static accrue_status complete_save(accrue_run *run, const acr_resume *from, bool finished,
                                    accrue_error *err)
 {
-    accrue_status st = ACCRUE_OK;
-    const char *save_path = run->opt.save_path;
     const acr_training_state *s = &from->state;
-    int64_t best = finished && s->is_best ? s->epoch : s->best_epoch;
     char name[48];
-    char *best_dir = acr_sprintf("%s/%lld", save_path, (long long)best);
 
-    if (!best_dir)
-        return acr_enomem(err, strlen(save_path), "a path");
     snprintf(name, sizeof name, "/%lld", (long long)s->epoch);
     if (run->opt.resume_from || strcmp(strrchr(from->dir, '/'), name) != 0)
-        goto cleanup;
-    ACR_TRY(link_epoch(save_path, s->epoch, s->local_step, err));
-    if (best >= 0 && acr_is_dir(best_dir))
-        ACR_TRY(link_best(save_path, best, err));
-    if (s->superseded_epoch >= 0)
-        ACR_TRY(remove_checkpoint(run, s->superseded_epoch, err));
+        return ACCRUE_OK;
+    return acr_keep(run, s, finished && s->is_best ? s->epoch : s->best_epoch, err);
+}
+
+/* Whether a checkpoint would fit is known before the first step. */
+static accrue_status check_room(accrue_run *run, accrue_error *err)
+{
+    accrue_error why = {0};
+    accrue_status st = acr_checkpoint_room(run->opt.save_path,
+                                           acr_save_bytes(run->setup.model, run->window), &why);
+
+    if (st && run->opt.on_save_error == ACCRUE_POLICY_SKIP)
+        return acr_notice(run, err, "%s", why.message);
+    return st ? acr_fail(err, st, "%s", why.message) : st;
+}
+
+/* The last save is waited for; where none made good for one that failed, the run has failed. */
+static accrue_status finish(accrue_run *run, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    ACR_TRY(acr_run_settle(run, true, err));
+    if (run->save_status)
+        st = acr_fail(err, run->save_status, "the last checkpoint was not saved: %s",
+                      run->save_error.message);
 
 cleanup:
-    acr_free(best_dir);
     return st;
 }
 
@@ -322,6 +336,7 @@ accrue_status accrue_train(const accrue_train_options *given, accrue_event_cb cb
     if (found.weights_only)
         opt.from_pretrained = found.dir;
     ACR_TRY(accrue_run_open(&run, &opt, cb, payload, err));
+    run->obeys = true;
     if (opt.dump_batch_plan)
         ACR_TRY(acr_epochs_dump(&run->epochs, opt.epochs, opt.dump_batch_plan, err));
     ACR_TRY(make_save_path(opt.save_path, err));
@@ -329,17 +344,25 @@ accrue_status accrue_train(const accrue_train_options *given, accrue_event_cb cb
     acr_checkpoint_clean(opt.save_path);
     if (at.finished)
         goto cleanup;
+    ACR_TRY(check_room(run, err));
     ACR_TRY(tell_missing(run, err));
     ACR_TRY(keep_maps(run, opt.data_path, err));
     for (int64_t epoch = at.epoch; epoch < opt.epochs; epoch++, at.from = 0) {
         if (at_max_steps(run) && !at.from)
             break;
+        if (asked_to_stop(run))
+            ACR_TRY(stop(run, true, err));
         ACR_TRY(acr_run_epoch_from(run, epoch, at.from, err));
         ACR_TRY(train_epoch(run, err));
         ACR_TRY(end_epoch(run, err));
     }
+    ACR_TRY(finish(run, err));
 
 cleanup:
+    if (run) {
+        run->cb = NULL;
+        (void)!acr_run_settle(run, true, NULL); /* what was begun is brought to its end */
+    }
     accrue_run_free(run);
     acr_resume_free(&found);
     return st;
@@ -349,8 +372,9 @@ accrue_status accrue_train_dry_run(accrue_train_plan *out, const accrue_train_op
                                    accrue_event_cb cb, void *payload, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    acr_checkpoint_content content = {.state = NULL};
-    char *aside = NULL;
+    acr_save_content content = {.state = NULL};
+    acr_save_result result = {0};
+    acr_save *save_only = NULL;
     accrue_run *run = NULL;
 
     memset(out, 0, sizeof *out);
@@ -362,13 +386,12 @@ accrue_status accrue_train_dry_run(accrue_train_plan *out, const accrue_train_op
     ACR_TRY(accrue_run_open(&run, opt, cb, payload, err));
     if (opt->dump_batch_plan)
         ACR_TRY(acr_epochs_dump(&run->epochs, opt->epochs, opt->dump_batch_plan, err));
-    ACR_TRY(
-        acr_checkpoint_write(opt->save_path, run->setup.model, &run->tape, &content, &aside, err));
+    ACR_TRY(acr_save_begin(&save_only, opt->save_path, run->setup.model, &content, err));
+    ACR_TRY(acr_save_finish(save_only, &result, err));
     ACR_TRY(acr_emit(run, ACCRUE_EVENT_CHECKPOINT, NULL, opt->save_path, err));
     *out = run->plan;
 
 cleanup:
-    acr_free(aside);
     accrue_run_free(run);
     return st;
 }

@@ -259,6 +259,9 @@ accrue_status accrue_train(const accrue_train_options *o, accrue_event_cb cb, vo
         e.kind = ACCRUE_EVENT_CHECKPOINT;
         snprintf(folder, sizeof folder, "%s/%lld", o->save_path, (long long)e.epoch);
         e.message = folder;
+        e.save_bytes = 12345678;
+        e.save_seconds = 0.25;
+        e.save_wait_seconds = 0.0015;
         if (cb(&e, payload))
             return ACCRUE_ECANCELED;
     }

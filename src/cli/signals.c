@@ -1,0 +1,83 @@
+/* signals.c - SIGTERM, SIGINT and SIGHUP end a run at the end of its window, SIGUSR1 saves it. */
+#include "cli.h"
+
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* `timeout` and the like send the same signal to a process and to its group: one wish, twice. */
+static const double echo_seconds = 0.5;
+
+static volatile sig_atomic_t stop_signal, save_asked;
+static struct timespec stopped_at;
+static double grace_seconds;
+
+static double since_stopped(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)(now.tv_sec - stopped_at.tv_sec) +
+           1e-9 * (double)(now.tv_nsec - stopped_at.tv_nsec);
+}
+
+/* The second one does not wait for anything.  A save under way leaves the older checkpoint. */
+static void on_stop(int number)
+{
+    if (stop_signal && since_stopped() > echo_seconds)
+        _exit(128 + number);
+    if (stop_signal)
+        return;
+    clock_gettime(CLOCK_MONOTONIC, &stopped_at);
+    stop_signal = number;
+}
+
+static void on_save(int number)
+{
+    (void)number;
+    save_asked = 1;
+}
+
+/* What the parent has made ignored, as nohup does, stays so. */
+static void catch (int number, void (*handler)(int))
+{
+    struct sigaction before, action = {.sa_handler = handler, .sa_flags = SA_RESTART};
+
+    if (sigaction(number, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+        sigaction(number, &action, NULL);
+}
+
+void signals_catch(double grace)
+{
+    grace_seconds = grace;
+    catch (SIGINT, on_stop);
+    catch (SIGTERM, on_stop);
+    catch (SIGHUP, on_stop);
+    catch (SIGUSR1, on_save);
+}
+
+int signals_answer(void)
+{
+    if (stop_signal)
+        return since_stopped() < grace_seconds ? ACCRUE_SAVE_AND_STOP : ACCRUE_GIVE_UP_AND_STOP;
+    if (!save_asked)
+        return ACCRUE_GO_ON;
+    save_asked = 0;
+    return ACCRUE_SAVE;
+}
+
+int signals_stopped(void)
+{
+    return stop_signal;
+}
+
+const char *signals_name(void)
+{
+    switch (stop_signal) {
+    case SIGINT: return "SIGINT";
+    case SIGTERM: return "SIGTERM";
+    case SIGHUP: return "SIGHUP";
+    }
+    return "";
+}

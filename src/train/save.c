@@ -1,0 +1,533 @@
+/* save.c - the contents of a checkpoint, taken at a window's boundary and written by a thread while
+ * training goes on.
+ *
+ * Masters and moments change in optimizer steps alone.  The thread reads them where they are, piece
+ * by piece under the lock, and a step that comes before it is done first copies what is left to be
+ * read (acr_save_detach).  So nothing is copied where the disk keeps up with a window, and training
+ * waits for no disk where it does not. */
+#include "train/train.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PIECE = 1 << 20, MAPS = 2 /* d2t, t2d */, MAX_TEXTS = 3 };
+
+/* An array of the run that goes into the files. */
+typedef struct origin {
+    const void *live;
+    void *copy; /* of an array that was about to change; NULL: live is read */
+    size_t bytes;
+    acr_dtype dtype;
+    bool changes;
+    int left; /* tensors of it that are not written yet */
+} origin;
+
+/* The tensors of one safetensors file, sorted by name. */
+typedef struct tensor_file {
+    acr_tensor *t;
+    int *from; /* index of each one's origin; -1: `data` is complete and stays */
+    int n;
+} tensor_file;
+
+struct acr_save {
+    char *dir, *parent, *temporary;
+    bool whole; /* with the state, to go on from */
+    struct {
+        const char *name;
+        char *text;
+    } texts[MAX_TEXTS];
+    int n_texts;
+    tensor_file weights, states;
+    origin *origins;
+    int n_origins;
+    void *buffer;
+    int64_t bytes; /* of all files, about */
+
+    pthread_mutex_t lock; /* of the origins */
+    pthread_t thread;
+    bool has_lock, has_thread, detached;
+    atomic_bool done;
+    accrue_status status;
+    accrue_error error;
+    acr_save_result result;
+};
+
+/* Contents -------------------------------------------------------------------------------- */
+
+static int add_origin(acr_save *s, const void *live, acr_dtype dtype, int64_t n, bool changes)
+{
+    s->origins[s->n_origins] = (origin){.live = live,
+                                        .bytes = (size_t)n * acr_dtype_bytes(dtype),
+                                        .dtype = dtype,
+                                        .changes = changes};
+    return s->n_origins++;
+}
+
+/* Takes `name` over; NULL is a failure. */
+static bool add_tensor(acr_save *s, tensor_file *f, char *name, const acr_tensor *like,
+                       acr_dtype dtype, int from)
+{
+    if (!name)
+        return false;
+    f->t[f->n] = *like;
+    f->t[f->n].name = name;
+    f->t[f->n].dtype = dtype;
+    f->t[f->n].bytes = (size_t)acr_tensor_elements(like) * acr_dtype_bytes(dtype);
+    f->from[f->n++] = from;
+    if (from >= 0)
+        s->origins[from].left++;
+    return true;
+}
+
+/* model.safetensors: all but the verifier's own head and norm, floats as bf16, and the maps. */
+static bool add_weights(acr_save *s, const acr_model *m)
+{
+    const acr_vocab *v = &m->vocab;
+    bool fine = true;
+
+    for (int i = 0; i < m->n_params && fine; i++) {
+        const acr_param *p = &m->params[i];
+        acr_tensor like = {.n_dims = p->n_dims, .dims = {p->rows, p->cols}};
+        if (p == m->top.verifier_norm || p == m->top.verifier_head)
+            continue;
+        fine = add_tensor(s, &s->weights, acr_strdup(p->name), &like, ACR_DTYPE_BF16,
+                          add_origin(s, p->master ? p->master : p->frozen,
+                                     p->master ? m->real : p->frozen_type, p->rows * p->cols,
+                                     p->trainable));
+    }
+    if (fine && v->d2t) {
+        acr_tensor d2t = {.n_dims = 1, .dims = {v->draft_vocab_size}, .data = v->d2t};
+        acr_tensor t2d = {.n_dims = 1, .dims = {v->vocab_size}, .data = v->t2d};
+        fine = add_tensor(s, &s->weights, acr_strdup("d2t"), &d2t, ACR_DTYPE_I64, -1) &&
+               add_tensor(s, &s->weights, acr_strdup("t2d"), &t2d, ACR_DTYPE_BOOL, -1);
+    }
+    return fine;
+}
+
+/* state.safetensors: masters, which are origins already, and moments, as they are. */
+static bool add_states(acr_save *s, const acr_state_arrays *a)
+{
+    bool fine = true;
+
+    for (int i = 0; i < a->n && fine; i++) {
+        const acr_tensor *t = &a->t[i];
+        int from = 0;
+        while (from < s->n_origins && s->origins[from].live != t->data)
+            from++;
+        if (from == s->n_origins)
+            add_origin(s, t->data, t->dtype, acr_tensor_elements(t), true);
+        fine = add_tensor(s, &s->states, acr_strdup(t->name), t, t->dtype, from);
+    }
+    return fine;
+}
+
+static int by_name(const void *a, const void *b, void *tensors)
+{
+    const acr_tensor *t = tensors;
+
+    return strcmp(t[*(const int *)a].name, t[*(const int *)b].name);
+}
+
+/* By name, tensors and their origins alike. */
+static bool sort(tensor_file *f)
+{
+    int *order = acr_calloc((size_t)f->n + 1, sizeof *order);
+    int *from = acr_calloc((size_t)f->n + 1, sizeof *from);
+    acr_tensor *t = acr_calloc((size_t)f->n + 1, sizeof *t);
+
+    if (!order || !from || !t) {
+        acr_free(order);
+        acr_free(from);
+        acr_free(t);
+        return false;
+    }
+    for (int i = 0; i < f->n; i++)
+        order[i] = i;
+    qsort_r(order, (size_t)f->n, sizeof *order, by_name, f->t);
+    for (int i = 0; i < f->n; i++) {
+        t[i] = f->t[order[i]];
+        from[i] = f->from[order[i]];
+    }
+    acr_free(order);
+    acr_free(f->from);
+    acr_free(f->t);
+    f->from = from;
+    f->t = t;
+    return true;
+}
+
+static bool reserve(tensor_file *f, int n)
+{
+    f->t = acr_calloc((size_t)n, sizeof *f->t);
+    f->from = acr_calloc((size_t)n, sizeof *f->from);
+    return f->t && f->from;
+}
+
+static accrue_status take_arrays(acr_save *s, acr_model *m, const accrue_window *w,
+                                 accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    acr_state_arrays a = {0};
+    int n = 0;
+
+    if (s->whole)
+        ACR_TRY(acr_state_collect(&a, m, w, err));
+    n = m->n_params + a.n + MAPS;
+    s->origins = acr_calloc((size_t)n, sizeof *s->origins);
+    s->buffer = acr_malloc(PIECE);
+    if (!s->origins || !s->buffer || !reserve(&s->weights, n) || !reserve(&s->states, n) ||
+        !add_weights(s, m) || !add_states(s, &a) || !sort(&s->weights))
+        st = acr_enomem(err, (size_t)n * sizeof *s->origins + PIECE, "a checkpoint");
+    for (int i = 0; i < s->weights.n && !st; i++)
+        s->bytes += (int64_t)s->weights.t[i].bytes;
+    for (int i = 0; i < s->states.n && !st; i++)
+        s->bytes += (int64_t)s->states.t[i].bytes;
+
+cleanup:
+    acr_state_arrays_free(&a);
+    return st;
+}
+
+static void set_ratio(json_t *o, double sum, double total, const char *format, int k)
+{
+    char key[64];
+
+    snprintf(key, sizeof key, format, k);
+    json_object_set_new(o, key, json_real(total != 0 ? sum / total : 0.0));
+}
+
+static json_t *val_metrics(const accrue_metrics *m)
+{
+    json_t *o = json_object();
+    char format[64];
+
+    for (int k = 0; k < m->n_steps; k++) {
+        set_ratio(o, m->step_loss_sum[k], m->step_loss_total[k], "loss_%d_epoch", k);
+        set_ratio(o, m->full_acc_sum[k], m->full_acc_total[k], "full_acc_%d_epoch", k);
+        set_ratio(o, m->cond_acc_sum[k], m->cond_acc_total[k], "cond_acc_%d_epoch", k);
+        for (int i = 0; i < m->n_terms; i++) {
+            snprintf(format, sizeof format, "%s_loss_%%d_epoch", m->term_name[i]);
+            set_ratio(o, m->term_loss_sum[i][k], m->term_loss_total[i][k], format, k);
+        }
+    }
+    json_object_set_new(o, "loss_epoch",
+                        json_real(m->loss_total != 0 ? m->loss_sum / m->loss_total : 0.0));
+    return o;
+}
+
+/* Takes over `value`. */
+static accrue_status take_json(acr_save *s, const char *name, json_t *value, accrue_error *err)
+{
+    char *text = value ? acr_json_text(value) : NULL;
+
+    json_decref(value);
+    if (!text)
+        return acr_enomem(err, 0, name);
+    s->texts[s->n_texts].name = name;
+    s->texts[s->n_texts++].text = text;
+    s->bytes += (int64_t)strlen(text);
+    return ACCRUE_OK;
+}
+
+static accrue_status take_names(acr_save *s, const char *dir, accrue_error *err)
+{
+    const char *slash = strrchr(dir, '/');
+    int parent_length = slash ? (int)(slash - dir) : 1;
+
+    s->dir = acr_strdup(dir);
+    s->parent = acr_sprintf("%.*s", parent_length ? parent_length : 1, slash ? dir : ".");
+    s->temporary = s->parent ? acr_checkpoint_temporary(s->parent, slash ? slash + 1 : dir) : NULL;
+    if (!s->dir || !s->temporary)
+        return acr_enomem(err, strlen(dir), "a path");
+    return ACCRUE_OK;
+}
+
+/* Writing --------------------------------------------------------------------------------- */
+
+typedef struct reading {
+    acr_save *s;
+    const tensor_file *f;
+} reading;
+
+/* One piece of a tensor, from where its array now is. */
+static void read_piece(void *to, const acr_tensor *t, size_t offset, size_t n, void *ctx)
+{
+    const reading *r = ctx;
+    acr_save *s = r->s;
+    const int from = r->f->from[t - r->f->t];
+    const size_t width = acr_dtype_bytes(t->dtype);
+    const char *data = NULL;
+    origin *o = NULL;
+
+    if (from < 0) {
+        memcpy(to, (const char *)t->data + offset, n);
+        return;
+    }
+    o = &s->origins[from];
+    pthread_mutex_lock(&s->lock);
+    data = o->copy ? o->copy : o->live;
+    acr_convert(t->dtype, to, o->dtype, data + offset / width * acr_dtype_bytes(o->dtype),
+                (int64_t)(n / width));
+    if (offset + n == t->bytes)
+        o->left--;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* {"bytes": n, "xxh3": digits} of a file just written, for the manifest. */
+static accrue_status list_file(json_t *files, const char *name, int64_t bytes, uint64_t hash,
+                               accrue_error *err)
+{
+    if (json_object_set_new(files, name, acr_manifest_entry(bytes, hash)) != 0)
+        return acr_enomem(err, 0, "a manifest");
+    return ACCRUE_OK;
+}
+
+static accrue_status write_tensors(acr_save *s, const char *name, const tensor_file *f,
+                                   const json_t *metadata, json_t *files, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    char *path = acr_sprintf("%s/%s", s->temporary, name);
+    reading r = {.s = s, .f = f};
+    acr_tensor_source source = {.read = read_piece,
+                                .ctx = &r,
+                                .buffer = s->buffer,
+                                .buffer_bytes = PIECE,
+                                .hasher = acr_hasher_create()};
+
+    if (!path || !source.hasher) {
+        st = acr_enomem(err, strlen(s->temporary), "a checkpoint");
+        goto cleanup;
+    }
+    ACR_TRY(acr_safetensors_write(path, f->t, f->n, metadata, &source, err));
+    ACR_TRY(list_file(files, name, acr_file_bytes(path), acr_hasher_value(source.hasher), err));
+
+cleanup:
+    acr_hasher_free(source.hasher);
+    acr_free(path);
+    return st;
+}
+
+static accrue_status write_texts(const acr_save *s, json_t *files, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    for (int i = 0; i < s->n_texts && !st; i++) {
+        const char *text = s->texts[i].text;
+        char *path = acr_sprintf("%s/%s", s->temporary, s->texts[i].name);
+        if (!path)
+            return acr_enomem(err, strlen(s->temporary), "a path");
+        st = acr_write_file(path, text, strlen(text), true, err);
+        if (!st)
+            st = list_file(files, s->texts[i].name, (int64_t)strlen(text),
+                           acr_hash_bytes(text, strlen(text), 0), err);
+        acr_free(path);
+    }
+    return st;
+}
+
+static accrue_status write_files(acr_save *s, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    json_t *files = json_object(), *metadata = json_pack("{s:s}", "format", "pt");
+
+    if (!files || !metadata) {
+        st = acr_enomem(err, 0, "a manifest");
+        goto cleanup;
+    }
+    /* First what an optimizer step would have to copy. */
+    if (s->whole)
+        ACR_TRY(write_tensors(s, "state.safetensors", &s->states, NULL, files, err));
+    ACR_TRY(write_tensors(s, "model.safetensors", &s->weights, metadata, files, err));
+    ACR_TRY(write_texts(s, files, err));
+    if (s->whole)
+        ACR_TRY(acr_manifest_write(s->temporary, files, err));
+
+cleanup:
+    json_decref(metadata);
+    json_decref(files);
+    return st;
+}
+
+static accrue_status write_checkpoint(acr_save *s, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    ACR_TRY(acr_checkpoint_make(s->temporary, s->parent, s->bytes, err));
+    ACR_TRY(write_files(s, err));
+    if (s->whole)
+        ACR_TRY(acr_prove_files(s->temporary, s->weights.t, s->weights.n, s->states.t, s->states.n,
+                                err));
+    ACR_TRY(acr_checkpoint_name(s->temporary, s->dir, s->parent, s->whole, &s->result.aside, err));
+
+cleanup:
+    /* After an exchange this is the folder that was replaced. */
+    acr_checkpoint_remove(s->temporary);
+    return st;
+}
+
+static void *run(void *arg)
+{
+    acr_save *s = arg;
+    double start = acr_seconds();
+
+    acr_parallel_alone(); /* the cores are training's */
+    s->status = write_checkpoint(s, &s->error);
+    s->result.seconds = acr_seconds() - start;
+    s->result.bytes = s->bytes;
+    atomic_store(&s->done, true);
+    return NULL;
+}
+
+/* A system that gives no thread has it written here and now. */
+static void start(acr_save *s)
+{
+    sigset_t all, before;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    s->has_thread = pthread_create(&s->thread, NULL, run, s) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!s->has_thread)
+        run(s);
+}
+
+static void join(acr_save *s)
+{
+    if (s->has_thread)
+        pthread_join(s->thread, NULL);
+    s->has_thread = false;
+}
+
+static void tensor_file_free(tensor_file *f)
+{
+    for (int i = 0; i < f->n; i++)
+        acr_free((void *)(uintptr_t)f->t[i].name);
+    acr_free(f->t);
+    acr_free(f->from);
+}
+
+static void save_free(acr_save *s)
+{
+    if (s->has_lock)
+        pthread_mutex_destroy(&s->lock);
+    for (int i = 0; i < s->n_origins; i++)
+        acr_free(s->origins[i].copy);
+    for (int i = 0; i < s->n_texts; i++)
+        acr_free(s->texts[i].text);
+    tensor_file_free(&s->weights);
+    tensor_file_free(&s->states);
+    acr_free(s->origins);
+    acr_free(s->buffer);
+    acr_free(s->dir);
+    acr_free(s->parent);
+    acr_free(s->temporary);
+    acr_free(s);
+}
+
+/* A save's life --------------------------------------------------------------------------- */
+
+accrue_status acr_save_begin(acr_save **out, const char *dir, acr_model *m,
+                             const acr_save_content *c, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    acr_save *s = acr_calloc(1, sizeof *s);
+
+    *out = NULL;
+    if (!s)
+        return acr_enomem(err, sizeof *s, "a checkpoint");
+    s->whole = c->state;
+    atomic_init(&s->done, false);
+    ACR_TRY(take_names(s, dir, err));
+    ACR_TRY(take_json(s, "config.json", json_incref(m->config.json), err));
+    if (c->val)
+        ACR_TRY(take_json(s, "val_metrics.json", val_metrics(c->val), err));
+    if (c->state)
+        ACR_TRY(take_json(s, "training_state.json", acr_training_state_json(c->state), err));
+    ACR_TRY(take_arrays(s, m, c->window, err));
+    if (pthread_mutex_init(&s->lock, NULL) != 0) {
+        st = acr_enomem(err, sizeof *s, "a checkpoint's lock");
+        goto cleanup;
+    }
+    s->has_lock = true;
+    start(s);
+    *out = s;
+    s = NULL;
+
+cleanup:
+    if (s)
+        save_free(s);
+    return st;
+}
+
+bool acr_save_done(const acr_save *s)
+{
+    return atomic_load(&s->done);
+}
+
+static void copy_origin(int64_t i, void *ctx)
+{
+    origin *o = &((acr_save *)ctx)->origins[i];
+
+    if (o->copy)
+        memcpy(o->copy, o->live, o->bytes);
+}
+
+void acr_save_detach(acr_save *s)
+{
+    bool fine = true;
+
+    if (s->detached || acr_save_done(s))
+        return;
+    s->detached = true;
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < s->n_origins && fine; i++) {
+        origin *o = &s->origins[i];
+        if (!o->changes || !o->left)
+            continue;
+        o->copy = acr_malloc(o->bytes);
+        fine = o->copy;
+    }
+    if (fine)
+        acr_parallel(s->n_origins, copy_origin, s);
+    else
+        for (int i = 0; i < s->n_origins; i++) {
+            acr_free(s->origins[i].copy);
+            s->origins[i].copy = NULL;
+        }
+    pthread_mutex_unlock(&s->lock);
+    if (!fine)
+        join(s); /* no memory for a copy: the step waits */
+}
+
+accrue_status acr_save_finish(acr_save *s, acr_save_result *out, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    join(s);
+    st = s->status;
+    *out = s->result;
+    if (st)
+        acr_fail(err, st, "%s", s->error.message);
+    save_free(s);
+    return st;
+}
+
+int64_t acr_save_bytes(const acr_model *m, const accrue_window *w)
+{
+    int64_t bytes = 0;
+
+    for (int i = 0; i < m->n_params; i++) {
+        const acr_param *p = &m->params[i];
+        int64_t n = p->rows * p->cols;
+        bytes += 2 * n + (p->trainable ? n * (int64_t)acr_dtype_bytes(m->real) : 0);
+    }
+    for (int i = 0; i < acr_window_n_states(w); i++) {
+        acr_optimizer_state o = acr_window_state(w, i);
+        bytes += o.rows * o.cols * (int64_t)acr_dtype_bytes(m->real);
+    }
+    return bytes;
+}

@@ -1,0 +1,136 @@
+/* validate.c - an epoch's validation, and the part of it that is run again to prove a checkpoint. */
+#include "train/train.h"
+
+#include <string.h>
+
+static accrue_status val_counts(accrue_run *run, const acr_epoch *e, int64_t total[],
+                                accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    int64_t counts[ACCRUE_MAX_TTT_STEPS];
+
+    for (int64_t i = 0; i < e->n; i++) {
+        ACR_TRY(acr_run_count_rows(run, e, i, counts, err));
+        for (int k = 0; k < run->opt.ttt_steps; k++)
+            total[k] += counts[k];
+    }
+
+cleanup:
+    return st;
+}
+
+/* The next micro-batch of the loader, as one of a validation. */
+static accrue_status run_val(accrue_metrics *out, const acr_batch **b, accrue_run *run,
+                             const acr_proof *v, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    int64_t counts[ACCRUE_MAX_TTT_STEPS];
+    acr_weighting w;
+
+    ACR_TRY(acr_loader_next(b, run->loader, err));
+    acr_eagle3_counts(*b, &run->setup.eagle3, counts);
+    acr_weigh(&w, &run->setup.eagle3, run->opt.window.loss_normalization, counts, v->total, v->n);
+    ACR_TRY(
+        acr_micro_batch(out, run->setup.model, &run->tape, *b, &run->setup.eagle3, &w, false, err));
+
+cleanup:
+    return st;
+}
+
+accrue_status acr_run_prove(accrue_metrics *out, accrue_run *run, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    const acr_proof *p = &run->proof;
+    const acr_batch *b = NULL;
+    acr_epoch e = {0};
+
+    ACR_TRY(acr_epochs_val(&e, &run->epochs, p->epoch, err));
+    ACR_TRY(acr_loader_start(run->loader, &e, p->index, p->index + 1, err));
+    ACR_TRY(run_val(out, &b, run, p, err));
+    ACR_TRY(acr_loader_start(run->loader, &run->current, run->next, run->used, err));
+
+cleanup:
+    if (st)
+        acr_loader_stop(run->loader);
+    acr_epoch_free(&e);
+    return st;
+}
+
+/* The proof of the checkpoint to come is the micro-batch with the fewest rows. */
+static void keep_for_proof(acr_proof *into, const acr_proof *v, int64_t index, const acr_batch *b,
+                           const accrue_metrics *m)
+{
+    if (into->set && into->rows <= b->n_rows)
+        return;
+    *into = *v;
+    into->set = true;
+    into->index = index;
+    into->rows = b->n_rows;
+    into->loss_sum = m->loss_sum;
+}
+
+static accrue_status tell_validating(accrue_run *run, int64_t done, int64_t n, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    const int64_t next = run->next, used = run->used;
+
+    run->next = done; /* for the event */
+    run->used = n;
+    st = acr_emit(run, ACCRUE_EVENT_VALIDATING, NULL, NULL, err);
+    run->next = next;
+    run->used = used;
+    if (!st && run->request >= ACCRUE_SAVE_AND_STOP)
+        st = acr_fail(err, ACCRUE_ECANCELED, "stopped by the caller in a validation");
+    return st;
+}
+
+accrue_status accrue_run_validate(accrue_run *run, accrue_metrics *out, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    acr_proof v = {.epoch = run->epoch};
+    const acr_batch *b = NULL;
+    acr_epoch e = {0};
+    accrue_metrics m;
+    char rows[256];
+
+    memset(out, 0, sizeof *out);
+    out->n_steps = run->opt.ttt_steps;
+    run->proof.set = false;
+    if (run->epoch < 0)
+        return acr_fail(err, ACCRUE_ESTATE, "validation before the first epoch");
+    ACR_TRY(acr_epochs_val(&e, &run->epochs, run->epoch, err));
+    ACR_TRY(val_counts(run, &e, v.total, err));
+    v.n = e.n;
+    ACR_TRY(acr_loader_start(run->loader, &e, 0, e.n, err));
+    for (int64_t i = 0; i < e.n; i++) {
+        accrue_error inner = {0};
+        b = NULL;
+        st = run_val(&m, &b, run, &v, &inner);
+        if (st == ACCRUE_ENUMERIC && b && run->opt.on_nonfinite == ACCRUE_POLICY_SKIP) {
+            run->skipped_nonfinite++;
+            ACR_TRY(acr_notice(run, err, "skipped: validation of epoch %lld, micro-batch %lld: %s",
+                               (long long)run->epoch + 1, (long long)i, inner.message));
+            continue;
+        }
+        if (st) {
+            if (b)
+                acr_fail(err, st, "validation of epoch %lld, micro-batch %lld (rows %s): %s",
+                         (long long)run->epoch + 1, (long long)i, acr_row_list(rows, b),
+                         inner.message);
+            else
+                acr_fail(err, st, "%s", inner.message);
+            goto cleanup;
+        }
+        keep_for_proof(&run->proof, &v, i, b, &m);
+        accrue_metrics_add(out, &m);
+        ACR_TRY(tell_validating(run, i + 1, e.n, err));
+    }
+    /* In mid-epoch the loader goes back to the epoch's micro-batches. */
+    ACR_TRY(acr_loader_start(run->loader, &run->current, run->next, run->used, err));
+
+cleanup:
+    if (st)
+        acr_loader_stop(run->loader);
+    acr_epoch_free(&e);
+    return st;
+}
