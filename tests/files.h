@@ -33,7 +33,7 @@ static inline void remove_folder(char *path)
 
 static inline void write_bytes(const char *path, const void *bytes, size_t n)
 {
-    assert_int_equal(acr_write_file(path, bytes, n, false, NULL), ACCRUE_OK);
+    assert_int_equal(acr_write_file(path, bytes, n, NULL), ACCRUE_OK);
 }
 
 static inline void write_text(const char *path, const char *text)

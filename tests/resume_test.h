@@ -23,7 +23,8 @@ typedef struct logbook {
     size_t n, capacity;
     int resumed;
     int64_t events;  /* but notices, which a part may have more of, and saves, which end any time */
-    int64_t stop_at; /* event after which the callback stops the run; 0: never */
+    int64_t stop_at; /* event to which the callback answers; 0: none */
+    int answer;      /* 0: ACCRUE_CANCEL */
 } logbook;
 
 static inline bool is_after(const record *r, const accrue_event *start)
@@ -77,7 +78,9 @@ static inline int write_log(const accrue_event *e, void *payload)
         r.metrics = e->metrics;
         l->records[l->n++] = r;
     }
-    return ++l->events == l->stop_at;
+    if (++l->events != l->stop_at)
+        return ACCRUE_GO_ON;
+    return l->answer ? l->answer : ACCRUE_CANCEL;
 }
 
 static inline int64_t last_step(const logbook *l)

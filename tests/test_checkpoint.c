@@ -195,6 +195,7 @@ static const char *const state_keys[] = {
     "global_step",
     "gradient_accumulation_steps",
     "hidden_states_dtype",
+    "interim",
     "is_best",
     "local_step",
     "loss_normalization",

@@ -134,7 +134,19 @@ static accrue_train_options short_options(const char *out)
     return o;
 }
 
-static void stop_everywhere(accrue_train_options o, const char *name, int64_t stride)
+/* What was saved on request and is the newest stays; a run that nobody asked has no such folder. */
+static void remove_interim(const char *out)
+{
+    for (int i = 0; i < 8; i++) {
+        char *dir = acr_sprintf("%s/%d", out, i);
+        acr_training_state s;
+        if (!acr_training_state_read(&s, dir, NULL) && s.interim)
+            shell(acr_sprintf("rm -r '%s' '%s'/epoch%d_*", dir, out, i));
+        acr_free(dir);
+    }
+}
+
+static void stop_everywhere(accrue_train_options o, const char *name, int answer, int64_t stride)
 {
     char *straight = acr_sprintf("%s/%s", folder, name);
     accrue_error e = {0};
@@ -144,12 +156,21 @@ static void stop_everywhere(accrue_train_options o, const char *name, int64_t st
     assert_ok(accrue_train(&o, write_log, &whole, &e), &e);
     for (int64_t stop = 1; stop <= whole.events; stop += stride) {
         char *out = acr_sprintf("%s/%s-%lld", folder, name, (long long)stop);
-        logbook l = {.stop_at = stop};
+        logbook l = {.stop_at = stop, .answer = answer};
+        accrue_status st = ACCRUE_OK;
         o.save_path = out;
-        assert_fails(accrue_train(&o, write_log, &l, &e), ACCRUE_ECANCELED, &e, NULL);
+        st = accrue_train(&o, write_log, &l, &e);
         l.stop_at = 0;
-        assert_ok(accrue_train(&o, write_log, &l, &e), &e);
+        if (answer == ACCRUE_CANCEL)
+            assert_fails(st, ACCRUE_ECANCELED, &e, NULL);
+        else if (st && answer != ACCRUE_SAVE)
+            assert_fails(st, ACCRUE_ECANCELED, &e, "stopped as asked, at optimizer step ", NULL);
+        if (answer != ACCRUE_SAVE && stop < whole.events - 1)
+            assert_int_equal(st, ACCRUE_ECANCELED);
+        if (st)
+            assert_ok(accrue_train(&o, write_log, &l, &e), &e);
         assert_same_log(&whole, &l);
+        remove_interim(out);
         assert_same_tree(straight, out);
         acr_free(l.records);
         remove_folder(out);
@@ -163,15 +184,44 @@ static void test_stopped_everywhere(void **state)
     accrue_train_options o = short_options(NULL);
 
     (void)state;
-    stop_everywhere(o, "every", 1);
+    stop_everywhere(o, "every", ACCRUE_CANCEL, 1);
     o.checkpoint_freq = 1;
     o.save_best = true;
     o.window.lr = 0.3; /* the best is not the last */
-    stop_everywhere(o, "best", 2);
+    stop_everywhere(o, "best", ACCRUE_CANCEL, 2);
     o.save_best = false;
+    o.keep = 1;
+    stop_everywhere(o, "kept", ACCRUE_CANCEL, 2);
+    o.keep = 0;
     o.window.lr = 1e-2;
     o.max_steps = 7; /* the last epoch is cut short, and the best so far */
-    stop_everywhere(o, "cut", 1);
+    stop_everywhere(o, "cut", ACCRUE_CANCEL, 1);
+    acr_free((void *)(uintptr_t)o.batch_plan);
+}
+
+/* Asked to save and stop, to give the window up and stop, or to save and go on: at any event. */
+static void test_asked_everywhere(void **state)
+{
+    static const char *const names[] = {"save", "stop", "give-up"};
+    accrue_train_options o = short_options(NULL);
+
+    (void)state;
+    for (int answer = ACCRUE_SAVE; answer <= ACCRUE_GIVE_UP_AND_STOP; answer++) {
+        char name[32];
+        snprintf(name, sizeof name, "%s-every", names[answer - ACCRUE_SAVE]);
+        stop_everywhere(o, name, answer, 1);
+    }
+    o.checkpoint_freq = 2;
+    stop_everywhere(o, "between", ACCRUE_SAVE_AND_STOP, 1);
+    o.checkpoint_freq = 1;
+    o.save_best = true;
+    o.window.lr = 0.3;
+    stop_everywhere(o, "stop-best", ACCRUE_GIVE_UP_AND_STOP, 1);
+    stop_everywhere(o, "save-best", ACCRUE_SAVE, 1);
+    o.save_best = false;
+    o.window.lr = 1e-2;
+    o.max_steps = 7;
+    stop_everywhere(o, "stop-cut", ACCRUE_SAVE_AND_STOP, 1);
     acr_free((void *)(uintptr_t)o.batch_plan);
 }
 
@@ -315,6 +365,7 @@ int main(void)
         cmocka_unit_test(test_continued),
         cmocka_unit_test(test_continued_between_epochs),
         cmocka_unit_test(test_stopped_everywhere),
+        cmocka_unit_test(test_asked_everywhere),
         cmocka_unit_test(test_stopped_again_and_again),
         cmocka_unit_test(test_killed),
         cmocka_unit_test(test_finished),

@@ -478,6 +478,9 @@ static void test_refused_options(void **state)
     c.window.optimizer = ACCRUE_MUON;
     refuses(&c, "optimizer", "\"adamw\",", "\"muon\"");
     c = o;
+    c.best_metric = ACCRUE_BEST_ACCEPTANCE;
+    refuses(&c, "best_metric", "\"loss\",", "--best-metric is \"acceptance\"");
+    c = o;
     c.train_data_ratio = 0.5;
     refuses(&c, "train_rows", "is 54,", "is 30");
     c = o;

@@ -100,8 +100,7 @@ static void what_cannot_be_written_is_refused(void **state)
                  NULL);
     assert_fails(acr_safetensors_write("/dev/full", &t[1], 1, NULL, NULL, &e), ACCRUE_ENOSPACE, &e,
                  "/dev/full: cannot write", NULL);
-    assert_fails(acr_write_file("/dev/full", "x", 1, false, &e), ACCRUE_ENOSPACE, &e, "/dev/full",
-                 NULL);
+    assert_fails(acr_write_file("/dev/full", "x", 1, &e), ACCRUE_ENOSPACE, &e, "/dev/full", NULL);
     acr_free(nowhere);
 }
 

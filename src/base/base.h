@@ -114,11 +114,10 @@ typedef struct acr_output {
 accrue_status acr_output_open(acr_output *out, const char *path, size_t expected,
                               acr_hasher *hasher, accrue_error *err);
 accrue_status acr_output_write(acr_output *o, const void *bytes, size_t n, accrue_error *err);
-/* Closes in any case; `sync` forces the file to the disk before. */
-accrue_status acr_output_close(acr_output *o, bool sync, accrue_error *err);
+accrue_status acr_output_close(acr_output *o, accrue_error *err); /* in any case */
 
-accrue_status acr_write_file(const char *path, const void *bytes, size_t n, bool sync,
-                             accrue_error *err);
+accrue_status acr_write_file(const char *path, const void *bytes, size_t n, accrue_error *err);
+accrue_status acr_sync(const char *path, accrue_error *err); /* a file or folder, to the disk */
 bool acr_is_dir(const char *path);
 bool acr_is_file(const char *path);
 bool acr_is_link(const char *path);

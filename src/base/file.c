@@ -99,10 +99,8 @@ static accrue_status fail_write(const acr_output *o, int errnum, accrue_error *e
 }
 
 /* The disk begins with what is there while the rest is still being made. */
-static void push(acr_output *o)
+static void push(acr_output *o, size_t portion)
 {
-    const size_t portion = 8 << 20;
-
     if (o->written - o->pushed < portion)
         return;
     sync_file_range(o->fd, (off_t)o->pushed, (off_t)(o->written - o->pushed),
@@ -126,26 +124,23 @@ accrue_status acr_output_write(acr_output *o, const void *bytes, size_t n, accru
         p += k;
         n -= (size_t)k;
     }
-    push(o);
+    push(o, 8 << 20);
     return ACCRUE_OK;
 }
 
-accrue_status acr_output_close(acr_output *o, bool sync, accrue_error *err)
+accrue_status acr_output_close(acr_output *o, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
 
-    if (o->fd < 0)
-        return ACCRUE_OK;
-    if (sync && fsync(o->fd) != 0)
-        st = acr_fail_errno(err, errno, "cannot sync", o->path);
-    if (close(o->fd) != 0 && !st)
+    if (o->fd >= 0)
+        push(o, 1 << 20);
+    if (o->fd >= 0 && close(o->fd) != 0)
         st = acr_fail_errno(err, errno, "cannot close", o->path);
     o->fd = -1;
     return st;
 }
 
-accrue_status acr_write_file(const char *path, const void *bytes, size_t n, bool sync,
-                             accrue_error *err)
+accrue_status acr_write_file(const char *path, const void *bytes, size_t n, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK, closed = ACCRUE_OK;
     acr_output o;
@@ -153,8 +148,20 @@ accrue_status acr_write_file(const char *path, const void *bytes, size_t n, bool
     st = acr_output_open(&o, path, n, NULL, err);
     if (!st)
         st = acr_output_write(&o, bytes, n, err);
-    closed = acr_output_close(&o, sync && !st, st ? NULL : err);
+    closed = acr_output_close(&o, st ? NULL : err);
     return st ? st : closed;
+}
+
+accrue_status acr_sync(const char *path, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0 || fsync(fd) != 0)
+        st = acr_fail_errno(err, errno, "cannot sync", path);
+    if (fd >= 0)
+        close(fd);
+    return st;
 }
 
 accrue_status acr_json_parse(json_t **out, const char *text, size_t bytes, const char *name,

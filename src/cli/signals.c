@@ -40,7 +40,7 @@ static void on_save(int number)
 }
 
 /* What the parent has made ignored, as nohup does, stays so. */
-static void catch (int number, void (*handler)(int))
+static void handle(int number, void (*handler)(int))
 {
     struct sigaction before, action = {.sa_handler = handler, .sa_flags = SA_RESTART};
 
@@ -51,10 +51,11 @@ static void catch (int number, void (*handler)(int))
 void signals_catch(double grace)
 {
     grace_seconds = grace;
-    catch (SIGINT, on_stop);
-    catch (SIGTERM, on_stop);
-    catch (SIGHUP, on_stop);
-    catch (SIGUSR1, on_save);
+    handle(SIGINT, on_stop);
+    handle(SIGTERM, on_stop);
+    handle(SIGHUP, on_stop);
+    handle(SIGUSR1, on_save);
+    signal(SIGXFSZ, SIG_IGN); /* a file over the limit is an error like a full disk */
 }
 
 int signals_answer(void)

@@ -22,16 +22,17 @@ const acr_tensor *acr_safetensors_find(const acr_safetensors *f, const char *nam
 
 /* Where the bytes of tensors come from that are not simply at `data`. */
 typedef struct acr_tensor_source {
-    /* Copies bytes [offset, offset + n) of the tensor to `to`. */
-    void (*read)(void *to, const acr_tensor *t, size_t offset, size_t n, void *ctx);
+    /* Where bytes [offset, offset + n) of the tensor are: in `buffer`, or in place. */
+    const void *(*read)(void *buffer, const acr_tensor *t, size_t offset, size_t n, void *ctx);
     void *ctx;
-    void *buffer; /* [buffer_bytes], a multiple of 8: they are fetched in pieces of that size */
+    void *buffer; /* [buffer_bytes], a multiple of 8: they are asked for in pieces of that size */
     size_t buffer_bytes;
     acr_hasher *hasher; /* of the file's bytes; may be NULL */
 } acr_tensor_source;
 
-/* Writes the tensors in the order given (speculators writes them sorted by name), and syncs the
- * file; `metadata` is an object of strings or NULL, `source` NULL where each `data` is complete. */
+/* Writes the tensors in the order given (speculators writes them sorted by name), without syncing
+ * the file; `metadata` is an object of strings or NULL, `source` NULL where each `data` is complete.
+ */
 accrue_status acr_safetensors_write(const char *path, const acr_tensor *tensors, int n,
                                     const json_t *metadata, const acr_tensor_source *source,
                                     accrue_error *err);

@@ -254,7 +254,7 @@ accrue_status acr_npy_write(const char *path, const acr_tensor *t, accrue_error 
     memcpy(file, header, sizeof header);
     if (t->bytes)
         memcpy(file + sizeof header, t->data, t->bytes);
-    ACR_TRY(acr_write_file(path, file, sizeof header + t->bytes, false, err));
+    ACR_TRY(acr_write_file(path, file, sizeof header + t->bytes, err));
 
 cleanup:
     acr_free(file);

@@ -205,7 +205,7 @@ accrue_status acr_batch_plan_write(const acr_batch_plan *p, const char *path, ac
     at = put_part(at, "train", p->train, p->n_train);
     at = put_part(at, "val", p->val, p->n_val);
     at = put_text(at, "}\n");
-    ACR_TRY(acr_write_file(path, text, (size_t)(at - text), false, err));
+    ACR_TRY(acr_write_file(path, text, (size_t)(at - text), err));
 
 cleanup:
     acr_free(text);

@@ -382,8 +382,7 @@ static accrue_status write_tensor(acr_output *o, const acr_tensor *t,
         return acr_output_write(o, t->data, t->bytes, err);
     for (size_t at = 0; at < t->bytes && !st; at += source->buffer_bytes) {
         size_t n = t->bytes - at < source->buffer_bytes ? t->bytes - at : source->buffer_bytes;
-        source->read(source->buffer, t, at, n, source->ctx);
-        st = acr_output_write(o, source->buffer, n, err);
+        st = acr_output_write(o, source->read(source->buffer, t, at, n, source->ctx), n, err);
     }
     return st;
 }
@@ -407,7 +406,7 @@ accrue_status acr_safetensors_write(const char *path, const acr_tensor *tensors,
         ACR_TRY(write_tensor(&o, &tensors[i], source, err));
 
 cleanup:
-    closed = acr_output_close(&o, !st, st ? NULL : err);
+    closed = acr_output_close(&o, st ? NULL : err);
     acr_free(header);
     return st ? st : closed;
 }

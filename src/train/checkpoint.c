@@ -1,4 +1,4 @@
-/* checkpoint.c - the folder of a checkpoint, named so that a crash leaves the old one or the new one.
+/* checkpoint.c - a checkpoint's folder, named so that a crash leaves the old one or the new one.
  *
  * Everything goes into a temporary sibling folder, is synced file by file, and takes its name by
  * one rename (an exchange where an older folder has it); the parent is synced after that.  Files:
@@ -14,18 +14,6 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
-
-static accrue_status sync_dir(const char *path, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-    if (fd < 0 || fsync(fd) != 0)
-        st = acr_fail_errno(err, errno, "cannot sync", path);
-    if (fd >= 0)
-        close(fd);
-    return st;
-}
 
 void acr_checkpoint_remove(const char *path)
 {
@@ -132,7 +120,7 @@ static accrue_status take_name(const char *temporary, const char *dir, const cha
         st = acr_fail_errno(err, errno, "cannot replace", dir);
     }
     if (!st)
-        st = sync_dir(parent, err);
+        st = acr_sync(parent, err);
     return st;
 }
 
@@ -141,7 +129,7 @@ accrue_status acr_checkpoint_name(const char *temporary, const char *dir, const 
 {
     accrue_status st = ACCRUE_OK;
 
-    ACR_TRY(sync_dir(temporary, err));
+    ACR_TRY(acr_sync(temporary, err));
     if (set_others_aside)
         ACR_TRY(set_aside(aside, dir, err));
     ACR_TRY(take_name(temporary, dir, parent, err));

@@ -98,14 +98,15 @@ static int64_t best_link(const char *save_path)
     return epoch;
 }
 
-/* A whole checkpoint of this training with nothing beside it: what may be removed. */
-static bool is_own(const char *save_path, int64_t epoch, int64_t generation)
+/* A whole checkpoint of this training with nothing beside it: what may be removed.  With `interim`
+ * one that was made because somebody asked. */
+static bool is_own(const accrue_run *run, int64_t epoch, bool interim)
 {
-    char *dir = acr_sprintf("%s/%lld", save_path, (long long)epoch);
+    char *dir = acr_sprintf("%s/%lld", run->opt.save_path, (long long)epoch);
     acr_training_state s;
     bool unlisted = false;
     bool own = dir && !acr_is_link(dir) && !acr_training_state_read(&s, dir, NULL) &&
-               s.generation == generation && s.epoch == epoch &&
+               s.generation == run->generation && s.epoch == epoch && (s.interim || !interim) &&
                !acr_manifest_check(dir, &unlisted, NULL) && !unlisted;
 
     acr_free(dir);
@@ -164,12 +165,29 @@ static accrue_status rotate(const accrue_run *run, int64_t newest, accrue_error 
         return ACCRUE_OK;
     ACR_TRY(list_epochs(&epochs, &n, save_path, err));
     for (size_t i = 0; i < n; i++) {
-        if (epochs[i] > newest || !is_own(save_path, epochs[i], run->generation))
+        if (epochs[i] > newest || !is_own(run, epochs[i], false))
             continue;
         kept++;
         if (kept > run->opt.keep && epochs[i] != best && epochs[i] != run->best_epoch)
             ACR_TRY(remove_checkpoint(save_path, epochs[i], err));
     }
+
+cleanup:
+    acr_free(epochs);
+    return st;
+}
+
+/* Saves that somebody asked for, and no rule, last until the next one. */
+static accrue_status remove_interim(const accrue_run *run, int64_t but, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    int64_t *epochs = NULL;
+    size_t n = 0;
+
+    ACR_TRY(list_epochs(&epochs, &n, run->opt.save_path, err));
+    for (size_t i = 0; i < n; i++)
+        if (epochs[i] != but && is_own(run, epochs[i], true))
+            ACR_TRY(remove_checkpoint(run->opt.save_path, epochs[i], err));
 
 cleanup:
     acr_free(epochs);
@@ -186,6 +204,7 @@ accrue_status acr_keep(const accrue_run *run, const acr_training_state *s, int64
     ACR_TRY(link_best(save_path, best, err));
     if (s->superseded_epoch >= 0)
         ACR_TRY(remove_checkpoint(save_path, s->superseded_epoch, err));
+    ACR_TRY(remove_interim(run, s->epoch, err));
     ACR_TRY(rotate(run, s->epoch, err));
 
 cleanup:
@@ -301,8 +320,12 @@ accrue_status acr_run_settle(accrue_run *run, bool wait, accrue_error *err)
     if (!run->save || (!wait && !acr_save_done(run->save)))
         return ACCRUE_OK;
     st = end_save(run, &result, &why);
-    if (!st && run->saving_val)
-        st = acr_prove_loss(run, run->saving_dir, &why);
+    if (!st) {
+        run->best_value = run->saving.best_value;
+        run->best_epoch = run->saving.best_epoch;
+        if (run->saving_val)
+            st = acr_prove_loss(run, run->saving_dir, &why);
+    }
     if (!st)
         st = acr_keep(run, &run->saving, run->saving.is_best ? run->saving.epoch : -1, &why);
     if (st) {
@@ -310,8 +333,6 @@ accrue_status acr_run_settle(accrue_run *run, bool wait, accrue_error *err)
         goto cleanup;
     }
     run->save_status = ACCRUE_OK;
-    run->best_value = run->saving.best_value;
-    run->best_epoch = run->saving.best_epoch;
     ACR_TRY(tell_saved(run, &result, err));
 
 cleanup:

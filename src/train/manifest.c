@@ -64,7 +64,7 @@ accrue_status acr_manifest_write(const char *dir, json_t *files, accrue_error *e
         st = acr_enomem(err, 0, MANIFEST);
         goto cleanup;
     }
-    ACR_TRY(acr_write_file(path, text, strlen(text), true, err));
+    ACR_TRY(acr_write_file(path, text, strlen(text), err));
 
 cleanup:
     json_decref(manifest);

@@ -1,5 +1,5 @@
-/* resume.c - going on from a checkpoint: which one, whether it fits, and how the run becomes the one
- * that wrote it.
+/* resume.c - going on from a checkpoint: which one, whether it fits, and how the run becomes the
+ * one that wrote it.
  *
  * The newest checkpoint is told by what it holds, never by names or times of files.  A folder is
  * only ever read here: what does not hold together is named and left alone. */
@@ -16,8 +16,8 @@
 
 /* The run's place ------------------------------------------------------------------------- */
 
-/* Samples of the epoch's order before micro-batch `next`; of the whole epoch at its end, where those
- * of a tail that is dropped count as passed. */
+/* Samples of the epoch's order before micro-batch `next`; at its end all, those of a tail that is
+ * dropped too. */
 static int64_t samples_before(const accrue_run *run, int64_t next)
 {
     const acr_epoch *e = &run->current;
@@ -65,6 +65,7 @@ accrue_status acr_run_state(acr_training_state *out, accrue_run *run, accrue_err
         .best_value = run->best_value,
         .concluded = run->concluded,
         .is_best = run->is_best,
+        .interim = run->interim,
     };
     return ACCRUE_OK;
 }

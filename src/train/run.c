@@ -364,6 +364,13 @@ static bool cut_short(const accrue_run *run)
                run->opt.max_steps;
 }
 
+int64_t acr_run_used(const accrue_run *run, int64_t micro_batches)
+{
+    const int64_t n = run->opt.window.gradient_accumulation_steps;
+
+    return run->opt.accumulation_tail == ACCRUE_TAIL_DROP ? micro_batches / n * n : micro_batches;
+}
+
 accrue_status accrue_run_epoch(accrue_run *run, int64_t epoch, accrue_error *err)
 {
     return acr_run_epoch_from(run, epoch, 0, err);
@@ -396,8 +403,7 @@ accrue_status acr_run_epoch_from(accrue_run *run, int64_t epoch, int64_t from, a
     }
     memset(run->excluded, 0, (size_t)run->current.n * sizeof *run->excluded);
     run->epoch = epoch;
-    run->used =
-        run->opt.accumulation_tail == ACCRUE_TAIL_DROP ? run->current.n / n * n : run->current.n;
+    run->used = acr_run_used(run, run->current.n);
     run->next = from < 0 ? run->used : from;
     if (run->next > run->used || (run->next < run->used && run->next % n)) {
         st =

@@ -253,28 +253,30 @@ typedef struct reading {
     const tensor_file *f;
 } reading;
 
-/* One piece of a tensor, from where its array now is. */
-static void read_piece(void *to, const acr_tensor *t, size_t offset, size_t n, void *ctx)
+/* One piece of a tensor, from where its array now is.  What does not change any more, and needs no
+ * conversion, is not copied. */
+static const void *read_piece(void *buffer, const acr_tensor *t, size_t offset, size_t n, void *ctx)
 {
     const reading *r = ctx;
     acr_save *s = r->s;
     const int from = r->f->from[t - r->f->t];
     const size_t width = acr_dtype_bytes(t->dtype);
-    const char *data = NULL;
+    const char *data = t->data;
     origin *o = NULL;
 
-    if (from < 0) {
-        memcpy(to, (const char *)t->data + offset, n);
-        return;
-    }
+    if (from < 0)
+        return data + offset;
     o = &s->origins[from];
+    if (!o->changes && o->dtype == t->dtype)
+        return (const char *)o->live + offset;
     pthread_mutex_lock(&s->lock);
     data = o->copy ? o->copy : o->live;
-    acr_convert(t->dtype, to, o->dtype, data + offset / width * acr_dtype_bytes(o->dtype),
+    acr_convert(t->dtype, buffer, o->dtype, data + offset / width * acr_dtype_bytes(o->dtype),
                 (int64_t)(n / width));
     if (offset + n == t->bytes)
         o->left--;
     pthread_mutex_unlock(&s->lock);
+    return buffer;
 }
 
 /* {"bytes": n, "xxh3": digits} of a file just written, for the manifest. */
@@ -320,7 +322,7 @@ static accrue_status write_texts(const acr_save *s, json_t *files, accrue_error 
         char *path = acr_sprintf("%s/%s", s->temporary, s->texts[i].name);
         if (!path)
             return acr_enomem(err, strlen(s->temporary), "a path");
-        st = acr_write_file(path, text, strlen(text), true, err);
+        st = acr_write_file(path, text, strlen(text), err);
         if (!st)
             st = list_file(files, s->texts[i].name, (int64_t)strlen(text),
                            acr_hash_bytes(text, strlen(text), 0), err);
@@ -329,15 +331,13 @@ static accrue_status write_texts(const acr_save *s, json_t *files, accrue_error 
     return st;
 }
 
-static accrue_status write_files(acr_save *s, accrue_error *err)
+static accrue_status write_files(acr_save *s, json_t *files, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    json_t *files = json_object(), *metadata = json_pack("{s:s}", "format", "pt");
+    json_t *metadata = json_pack("{s:s}", "format", "pt");
 
-    if (!files || !metadata) {
-        st = acr_enomem(err, 0, "a manifest");
-        goto cleanup;
-    }
+    if (!metadata)
+        return acr_enomem(err, 0, "a checkpoint");
     /* First what an optimizer step would have to copy. */
     if (s->whole)
         ACR_TRY(write_tensors(s, "state.safetensors", &s->states, NULL, files, err));
@@ -348,24 +348,48 @@ static accrue_status write_files(acr_save *s, accrue_error *err)
 
 cleanup:
     json_decref(metadata);
-    json_decref(files);
     return st;
 }
 
+static accrue_status sync_files(const acr_save *s, json_t *files, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    const char *name = NULL;
+    json_t *entry = NULL;
+
+    if (s->whole && json_object_set_new(files, "manifest.json", json_null()) != 0)
+        return acr_enomem(err, 0, "a checkpoint");
+    json_object_foreach(files, name, entry)
+    {
+        char *path = acr_sprintf("%s/%s", s->temporary, name);
+        st = path ? acr_sync(path, err) : acr_enomem(err, strlen(s->temporary), "a path");
+        acr_free(path);
+        if (st)
+            break;
+    }
+    return st;
+}
+
+/* The disk writes what it has been given while the files are read back. */
 static accrue_status write_checkpoint(acr_save *s, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
+    json_t *files = json_object();
 
+    if (!files)
+        return acr_enomem(err, 0, "a checkpoint");
     ACR_TRY(acr_checkpoint_make(s->temporary, s->parent, s->bytes, err));
-    ACR_TRY(write_files(s, err));
+    ACR_TRY(write_files(s, files, err));
     if (s->whole)
         ACR_TRY(acr_prove_files(s->temporary, s->weights.t, s->weights.n, s->states.t, s->states.n,
                                 err));
+    ACR_TRY(sync_files(s, files, err));
     ACR_TRY(acr_checkpoint_name(s->temporary, s->dir, s->parent, s->whole, &s->result.aside, err));
 
 cleanup:
     /* After an exchange this is the folder that was replaced. */
     acr_checkpoint_remove(s->temporary);
+    json_decref(files);
     return st;
 }
 

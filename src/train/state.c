@@ -140,6 +140,7 @@ json_t *acr_training_state_json(const acr_training_state *s)
         json_object_set_new(o, fields[i].name, field_json(s, &fields[i]));
     json_object_set_new(o, "concluded", json_boolean(s->concluded));
     json_object_set_new(o, "is_best", json_boolean(s->is_best));
+    json_object_set_new(o, "interim", json_boolean(s->interim));
     json_object_set_new(o, "best_value",
                         s->best_epoch >= 0 ? json_real(s->best_value) : json_null());
     return o;
@@ -203,6 +204,7 @@ accrue_status acr_training_state_read(acr_training_state *out, const char *dir, 
     out->best_value = json_number_value(best);
     out->concluded = json_is_true(json_object_get(o, "concluded"));
     out->is_best = json_is_true(json_object_get(o, "is_best"));
+    out->interim = json_is_true(json_object_get(o, "interim"));
 
 cleanup:
     json_decref(o);

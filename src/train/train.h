@@ -177,7 +177,7 @@ void acr_setup_free(acr_setup *s);
 
 /* {"bytes": n, "xxh3": digits}; NULL when out of memory. */
 json_t *acr_manifest_entry(int64_t bytes, uint64_t hash);
-/* Lists the folder's other files (names to entries); the last file of a checkpoint to be written. */
+/* Lists the folder's other files (names to entries); the last file of a checkpoint. */
 accrue_status acr_manifest_write(const char *dir, json_t *files, accrue_error *err);
 /* OK where the folder is a whole checkpoint, byte for byte; `unlisted` (may be NULL) tells whether
  * it holds anything else beside. */
@@ -196,7 +196,7 @@ typedef struct acr_training_state {
     int64_t train_rows, data_fingerprint, order_fingerprint;
     int64_t samples, best_metric;
     double best_value; /* NaN: none yet */
-    bool concluded, is_best;
+    bool concluded, is_best, interim;
 } acr_training_state;
 
 json_t *acr_training_state_json(const acr_training_state *s);
@@ -372,11 +372,14 @@ struct accrue_run {
     int64_t superseded;        /* epoch whose folder it replaces as the best, or -1 */
     bool is_best;              /* the best so far */
     bool concluded;            /* the last of its epoch, validated if it is to be */
+    bool interim;              /* asked for, of an epoch that no rule saves */
 };
 
 /* accrue_run_epoch from micro-batch `from` on; -1: the epoch is at its end. */
 accrue_status acr_run_epoch_from(accrue_run *run, int64_t epoch, int64_t from, accrue_error *err);
 
+/* Of an epoch's micro-batches, how many the tail policy lets take part. */
+int64_t acr_run_used(const accrue_run *run, int64_t micro_batches);
 /* Takes the open window back: the run stands where it began. */
 void acr_run_abandon(accrue_run *run);
 /* Supervised rows per TTT step of micro-batch i, from the masks. */

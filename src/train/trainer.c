@@ -9,7 +9,22 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Begins the save of where the run stands; what it replaces and links follows when it is written. */
+static bool at_max_steps(const accrue_run *run)
+{
+    return run->opt.max_steps && accrue_window_global_step(run->window) >= run->opt.max_steps;
+}
+
+/* Whether the rules, --save-best aside, have this epoch saved at its end: the first, every
+ * checkpoint_freq-th, and the one that --max-steps cuts short. */
+static bool ends_saved(const accrue_run *run)
+{
+    const double freq = run->opt.checkpoint_freq;
+
+    return freq < 1 || run->epoch == 0 || at_max_steps(run) ||
+           (run->epoch + 1) % (int64_t)freq == 0;
+}
+
+/* Begins the save of where the run stands; acr_run_settle does what follows. */
 static accrue_status save(accrue_run *run, const accrue_metrics *val, bool concluded,
                           accrue_error *err)
 {
@@ -20,6 +35,7 @@ static accrue_status save(accrue_run *run, const accrue_metrics *val, bool concl
     snprintf(name, sizeof name, "%lld", (long long)run->epoch);
     run->val = val;
     run->concluded = concluded;
+    run->interim = run->opt.save_best ? !run->is_best : !ends_saved(run);
     st = accrue_run_save_begin(run, name, err);
     run->saving_val = val && run->proof.set;
     run->val = NULL;
@@ -30,11 +46,6 @@ static accrue_status save(accrue_run *run, const accrue_metrics *val, bool concl
 
 cleanup:
     return st;
-}
-
-static bool at_max_steps(const accrue_run *run)
-{
-    return run->opt.max_steps && accrue_window_global_step(run->window) >= run->opt.max_steps;
 }
 
 static bool asked_to_stop(const accrue_run *run)
@@ -138,8 +149,7 @@ static accrue_status save_epoch(accrue_run *run, const accrue_metrics *val, bool
     return st;
 }
 
-/* With --save-best only an epoch that beats all before it is kept; otherwise the first epoch, every
- * checkpoint_freq-th, and the one that --max-steps cuts short. */
+/* With --save-best only an epoch that beats all before it is kept. */
 static accrue_status end_epoch(accrue_run *run, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
@@ -163,14 +173,9 @@ static accrue_status end_epoch(accrue_run *run, accrue_error *err)
         best =
             val.loss_total > 0 && (run->best_epoch < 0 || is_better(run, value, run->best_value));
     }
-    due = opt->checkpoint_freq < 1 || run->epoch == 0 || at_max_steps(run) ||
-          (run->epoch + 1) % (int64_t)opt->checkpoint_freq == 0;
-    if (opt->save_best && validated)
-        due = best;
+    due = opt->save_best && validated ? best : ends_saved(run);
     if (due || run->request == ACCRUE_SAVE)
         ACR_TRY(save_epoch(run, validated ? &val : NULL, best, value, err));
-    if (asked_to_stop(run))
-        ACR_TRY(stop(run, true, err));
 
 cleanup:
     return st;
@@ -282,6 +287,24 @@ static start find_start(const accrue_run *run, const acr_resume *from)
     return at;
 }
 
+/* For the event: where the run goes on, in micro-batches of the epoch. */
+static accrue_status set_place(accrue_run *run, const start *at, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    acr_epoch e = {0};
+
+    run->epoch = at->epoch;
+    run->next = at->from;
+    if (at->from < 0) {
+        ACR_TRY(acr_epochs_train(&e, &run->epochs, at->epoch, err));
+        run->next = acr_run_used(run, e.n);
+    }
+
+cleanup:
+    acr_epoch_free(&e);
+    return st;
+}
+
 static accrue_status resume(accrue_run *run, const acr_resume *found, start *at, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
@@ -292,12 +315,10 @@ static accrue_status resume(accrue_run *run, const acr_resume *found, start *at,
     if (found->dir && !found->weights_only)
         ACR_TRY(acr_run_load(run, found, err));
     *at = find_start(run, found);
-    if (run->resumed && !at->finished) {
-        run->epoch = at->epoch; /* for the event */
-        run->next = at->from < 0 ? 0 : at->from;
-    } else if (run->resumed) {
+    if (run->resumed && !at->finished)
+        ACR_TRY(set_place(run, at, err));
+    else if (run->resumed)
         run->epoch = found->state.epoch + 1;
-    }
     ACR_TRY(acr_emit(run, ACCRUE_EVENT_START, NULL, NULL, err));
     if (found->weights_only)
         ACR_TRY(acr_notice(run, err,

@@ -1,4 +1,4 @@
-/* validate.c - an epoch's validation, and the part of it that is run again to prove a checkpoint. */
+/* validate.c - an epoch's validation, and the part of it that proves a checkpoint. */
 #include "train/train.h"
 
 #include <string.h>
