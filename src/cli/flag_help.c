@@ -47,7 +47,8 @@ static bool has_negation(const flag *f)
 {
     return (f->kind == FLAG_BOOL || f->kind == FLAG_TRISTATE) && f->role == ROLE_USED &&
            strncmp(f->name, "no-", 3) != 0 && strcmp(f->name, "help") != 0 &&
-           strcmp(f->name, "json") != 0 && strcmp(f->name, "dry-run") != 0;
+           strcmp(f->name, "json") != 0 && strcmp(f->name, "dry-run") != 0 &&
+           strcmp(f->name, "dump-config") != 0;
 }
 
 static void defaults_of(cli_options *o, unsigned command)
@@ -219,6 +220,7 @@ void flags_man(FILE *out)
           ".SH FILES\n"
           "In the folder of \\-\\-save\\-path: a checkpoint folder per epoch, "
           "\\fImetrics.jsonl\\fP with one record per logged optimizer step and per validation, "
-          "and \\fItraining.svg\\fP. A run that trains empties an earlier metrics.jsonl.\n",
+          "\\fItraining.svg\\fP, and \\fIrun.yaml\\fP with the configuration and the origin of every "
+          "value, for \\-\\-config. A run that trains empties an earlier metrics.jsonl.\n",
           out);
 }
