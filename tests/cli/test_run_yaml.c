@@ -246,7 +246,7 @@ static void test_run_yaml(void **state)
     expect_text(text, "\n  dry_run: true  # command line\n");
 }
 
-/* A run that fails at once, or prints its configuration, leaves none. */
+/* A run that fails at once, or prints its configuration, leaves none; one that fails later does. */
 static void test_run_yaml_not_written(void **state)
 {
     (void)state;
@@ -254,6 +254,8 @@ static void test_run_yaml_not_written(void **state)
     assert_int_equal(run("train --dump-config --save-path none " V), 0);
     assert_int_equal(run("train --help --save-path none " V), 0);
     assert_int_not_equal(access("none", F_OK), 0);
+    assert_int_equal(run("train --verifier-name-or-path stop-ACCRUE_ENUMERIC --save-path late"), 1);
+    assert_int_equal(access("late/run.yaml", F_OK), 0);
 }
 
 static void test_run_yaml_cannot_be_written(void **state)
@@ -263,7 +265,8 @@ static void test_run_yaml_cannot_be_written(void **state)
     assert_true(mkdir("full/run.yaml", 0777) == 0 || errno == EEXIST);
     assert_int_equal(run("train --save-path full " V), 1);
     assert_string_equal(err, "accrue: full/run.yaml: Is a directory\n");
-    assert_null(strstr(out, "loss"));
+    read_file(out, "full/metrics.jsonl");
+    assert_string_equal(out, ""); /* not a step was made */
     assert_int_not_equal(access("full/.run.yaml.tmp", F_OK), 0);
     assert_int_equal(run("train --dry-run --save-path full " V), 1);
     assert_string_equal(err, "accrue: full/run.yaml: Is a directory\n");
