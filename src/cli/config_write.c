@@ -91,7 +91,7 @@ static void print_key(FILE *out, const cli_options *o, int i, int indent, bool o
         fine = print_string(out, string ? string : f->peer);
     else
         print_value(out, f, value);
-    unset = value[0] ? NULL : f->unset;
+    unset = value[0] || f->peer ? NULL : f->unset; /* of a null */
     if (!fine)
         fputs("  # not UTF-8: give it on the command line", out);
     else if (origins)
