@@ -25,6 +25,7 @@ void cli_notice(const char *format, ...) CLI_PRINTF(1, 2);
 int cli_exit_code(accrue_status status);
 /* Flushes stdout; a failure to write becomes an error. */
 int cli_finish(int code);
+int cli_make_folder(const char *folder); /* mkdir -p; 0, or -1 with errno set */
 void *cli_realloc(void *block, size_t count, size_t size); /* ends the process when it fails */
 
 /* Formats --------------------------------------------------------------------------------- */

@@ -52,6 +52,8 @@ static void log_event(train_run *run, const accrue_event *e)
     if (failed)
         snprintf(run->failure, sizeof run->failure, "%s/metrics.jsonl: %s", t->save_path,
                  strerror(errno));
+    else if (e->kind == ACCRUE_EVENT_START)
+        config_save(run->o, run->failure, sizeof run->failure);
 }
 
 static int on_train_event(const accrue_event *e, void *payload)
@@ -200,6 +202,8 @@ static int dry_run(const cli_options *o)
     accrue_status status = accrue_train_dry_run(&plan, &o->train, on_dry_event, &run, &err);
     if (status)
         return finish_failed(&run, status, &err);
+    if (config_save(o, run.failure, sizeof run.failure))
+        return cli_fail(EXIT_FAILURE, "%s", run.failure);
     print_plan(&plan, o, run.checkpoint);
     return EXIT_SUCCESS;
 }
@@ -220,6 +224,10 @@ int cmd_train(int argc, char **argv)
     bad = flags_check(&o);
     if (bad)
         return bad;
+    if (o.dump_config) {
+        config_dump(&o, stdout);
+        return cli_finish(EXIT_SUCCESS);
+    }
     accrue_set_threads(o.threads);
     signals_catch(o.grace);
     return cli_finish(o.dry_run ? dry_run(&o) : train(&o));

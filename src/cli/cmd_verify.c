@@ -116,6 +116,8 @@ int cmd_verify(int argc, char **argv)
     bad = flags_check(&o);
     if (bad)
         return bad;
+    if (o.dump_config)
+        return cli_fail(EXIT_BAD_INPUT, "--dump-config: accrue train prints the configuration");
     accrue_set_threads(o.threads);
     accrue_status status = accrue_verify(&report, &o.train, &err);
     if (status && status != ACCRUE_EVERIFY)

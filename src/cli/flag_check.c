@@ -65,40 +65,86 @@ void flags_value(char *text, size_t bytes, const flag *f, const cli_options *o)
     }
 }
 
-/* "--num-layers 2" as it stands on the command line */
+bool flags_given(const cli_options *o, const char *name)
+{
+    static cli_options defaults;
+    char value[600], other[600];
+    int i = flags_find(name);
+    const flag *f = NULL;
+    int n = 0;
+
+    if (i < 0 || o->origin[i] != ORIGIN_FILE)
+        return i >= 0 && o->origin[i] == ORIGIN_LINE;
+    f = &flags_table(&n)[i];
+    flags_init(&defaults);
+    flags_value(value, sizeof value, f, o);
+    flags_value(other, sizeof other, f, &defaults);
+    return strcmp(value, other) != 0 && (other[0] || !f->peer || strcmp(value, f->peer) != 0);
+}
+
+/* What stands before the value: "--lr" or "run.yaml:7: train.optimizer.lr" */
+static void place(char *text, size_t bytes, const cli_options *o, const char *name)
+{
+    int i = flags_find(name);
+
+    if (o->origin[i] == ORIGIN_FILE)
+        config_place(text, bytes, o, i, o->line[i]);
+    else
+        snprintf(text, bytes, "--%s", name);
+}
+
+/* "--num-layers 2" as it stands on the command line, or "run.yaml:7: train.draft.num_layers: 2" */
 static void spell(char *text, size_t bytes, const cli_options *o, const char *name)
 {
-    int n = 0;
-    const flag *flags = flags_table(&n);
-    char value[200] = "";
+    int i = flags_find(name), n = 0;
+    const flag *f = &flags_table(&n)[i];
+    char value[200] = "", where[PLACE_BYTES];
 
-    for (int i = 0; i < n; i++)
-        if (flags[i].name && strcmp(flags[i].name, name) == 0) {
-            flags_value(value, sizeof value, &flags[i], o);
-            if (flags[i].kind == FLAG_BOOL || flags[i].kind == FLAG_TRISTATE)
-                snprintf(text, bytes, "--%s%s", value[0] == 'y' ? "" : "no-", name);
-            else
-                snprintf(text, bytes, "--%s %s", name, value);
-        }
+    flags_value(value, sizeof value, f, o);
+    place(where, sizeof where, o, name);
+    if (flags_is_switch(f) && o->origin[i] == ORIGIN_FILE)
+        snprintf(text, bytes, "%s: %s", where, value[0] == 'y' ? "true" : "false");
+    else if (flags_is_switch(f))
+        snprintf(text, bytes, "--%s%s", value[0] == 'y' ? "" : "no-", name);
+    else
+        snprintf(text, bytes, "%s%s%s", where, o->origin[i] == ORIGIN_FILE ? ": " : " ", value);
 }
 
 static int fail_pair(const cli_options *o, const char *a, const char *b, const char *why)
 {
-    char first[300] = "", second[300] = "";
+    char first[PLACE_BYTES + 200], second[PLACE_BYTES + 200];
 
     spell(first, sizeof first, o, a);
     spell(second, sizeof second, o, b);
     return cli_fail(EXIT_BAD_INPUT, "%s and %s exclude each other: %s", first, second, why);
 }
 
+static const char *const shaping[] = {
+    "num-layers", "draft-arch", "draft-hidden-act", "sliding-window", "full-attention-indices",
+    NULL};
+static const char *const switches[] = {
+    "norm-before-residual", "norm-before-fc",   "norm-output", "fc-norm",
+    "embed-requires-grad",  "target-layer-ids", NULL};
+
+static bool is_one_of(const char *name, const char *const *names)
+{
+    while (*names && strcmp(*names, name) != 0)
+        names++;
+    return *names;
+}
+
+bool flags_decided(const cli_options *o, const flag *f)
+{
+    bool decided = o->train.from_pretrained
+                       ? is_one_of(f->name, shaping) || is_one_of(f->name, switches)
+                       : o->train.draft_config && is_one_of(f->name, shaping);
+
+    return decided && !flags_given(o, f->name);
+}
+
 /* The draft's decoder is defined in exactly one way. */
 static int check_draft(const cli_options *o)
 {
-    static const char *const shaping[] = {"num-layers", "draft-arch", "draft-hidden-act",
-                                          "sliding-window", "full-attention-indices"};
-    static const char *const switches[] = {"norm-before-residual", "norm-before-fc",
-                                           "norm-output",          "fc-norm",
-                                           "embed-requires-grad",  "target-layer-ids"};
     const char *owner = o->train.from_pretrained ? "from-pretrained"
                         : o->train.draft_config  ? "draft-config"
                                                  : NULL;
@@ -106,12 +152,12 @@ static int check_draft(const cli_options *o)
     if (o->train.from_pretrained && o->train.draft_config)
         return fail_pair(o, "from-pretrained", "draft-config",
                          "the checkpoint has a config of its own");
-    for (size_t i = 0; owner && i < sizeof shaping / sizeof shaping[0]; i++)
-        if (flags_given(o, shaping[i]))
-            return fail_pair(o, owner, shaping[i], "the config defines the draft's layers");
-    for (size_t i = 0; o->train.from_pretrained && i < sizeof switches / sizeof switches[0]; i++)
-        if (flags_given(o, switches[i]))
-            return fail_pair(o, "from-pretrained", switches[i], "the checkpoint's config decides");
+    for (const char *const *name = shaping; owner && *name; name++)
+        if (flags_given(o, *name))
+            return fail_pair(o, owner, *name, "the config defines the draft's layers");
+    for (const char *const *name = switches; o->train.from_pretrained && *name; name++)
+        if (flags_given(o, *name))
+            return fail_pair(o, "from-pretrained", *name, "the checkpoint's config decides");
     return 0;
 }
 
@@ -130,6 +176,7 @@ static int check_norms(const cli_options *o)
 int flags_check(const cli_options *o)
 {
     const accrue_train_options *t = &o->train;
+    char where[PLACE_BYTES + 200];
     int bad = 0;
 
     if (!t->verifier)
@@ -139,20 +186,22 @@ int flags_check(const cli_options *o)
         bad = check_norms(o);
     if (bad)
         return bad;
-    if (t->d2t_path && !t->t2d_path)
-        return cli_fail(EXIT_BAD_INPUT, "--d2t-path %s needs --t2d-path, which is not given",
-                        t->d2t_path);
-    if (t->t2d_path && !t->d2t_path)
-        return cli_fail(EXIT_BAD_INPUT, "--t2d-path %s needs --d2t-path, which is not given",
-                        t->t2d_path);
+    if (!t->d2t_path != !t->t2d_path) {
+        spell(where, sizeof where, o, t->d2t_path ? "d2t-path" : "t2d-path");
+        return cli_fail(EXIT_BAD_INPUT, "%s needs --%s, which is not given", where,
+                        t->d2t_path ? "t2d-path" : "d2t-path");
+    }
     if (flags_given(o, "scheduler-warmup-steps") && flags_given(o, "scheduler-warmup-ratio"))
         return fail_pair(o, "scheduler-warmup-steps", "scheduler-warmup-ratio",
                          "both say how long the warm-up is");
-    if (t->checkpoint_freq > 1 && t->checkpoint_freq > floor(t->checkpoint_freq))
-        return cli_fail(EXIT_BAD_INPUT,
-                        "--checkpoint-freq: %s, a whole number of epochs expected above 1",
+    if (t->checkpoint_freq > 1 && t->checkpoint_freq > floor(t->checkpoint_freq)) {
+        place(where, sizeof where, o, "checkpoint-freq");
+        return cli_fail(EXIT_BAD_INPUT, "%s: %s, a whole number of epochs expected above 1", where,
                         format_exact(t->checkpoint_freq).s);
-    if (!t->save_path)
-        return cli_fail(EXIT_BAD_INPUT, "--save-path: '', a folder expected");
+    }
+    if (!t->save_path) {
+        place(where, sizeof where, o, "save-path");
+        return cli_fail(EXIT_BAD_INPUT, "%s: '', a folder expected", where);
+    }
     return 0;
 }

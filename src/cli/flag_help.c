@@ -47,7 +47,8 @@ static bool has_negation(const flag *f)
 {
     return (f->kind == FLAG_BOOL || f->kind == FLAG_TRISTATE) && f->role == ROLE_USED &&
            strncmp(f->name, "no-", 3) != 0 && strcmp(f->name, "help") != 0 &&
-           strcmp(f->name, "json") != 0 && strcmp(f->name, "dry-run") != 0;
+           strcmp(f->name, "json") != 0 && strcmp(f->name, "dry-run") != 0 &&
+           strcmp(f->name, "dump-config") != 0;
 }
 
 static void defaults_of(cli_options *o, unsigned command)
@@ -211,14 +212,16 @@ void flags_man(FILE *out)
         else if (flags[i].commands)
             man_flag(out, &flags[i], &o);
     }
-    fputs(".SH EXIT STATUS\n"
-          ".TP\n.B 0\nDone; for verify, equal within the bound.\n"
-          ".TP\n.B 1\nFailed while running; for verify, not equal.\n"
-          ".TP\n.B 2\nBad input: a flag, a value or a file. One line on stderr says which.\n"
-          ".TP\n.B 130\nInterrupted.\n"
-          ".SH FILES\n"
-          "In the folder of \\-\\-save\\-path: a checkpoint folder per epoch, "
-          "\\fImetrics.jsonl\\fP with one record per logged optimizer step and per validation, "
-          "and \\fItraining.svg\\fP. A run that trains empties an earlier metrics.jsonl.\n",
-          out);
+    fputs(
+        ".SH EXIT STATUS\n"
+        ".TP\n.B 0\nDone; for verify, equal within the bound.\n"
+        ".TP\n.B 1\nFailed while running; for verify, not equal.\n"
+        ".TP\n.B 2\nBad input: a flag, a value or a file. One line on stderr says which.\n"
+        ".TP\n.B 130\nInterrupted.\n"
+        ".SH FILES\n"
+        "In the folder of \\-\\-save\\-path: a checkpoint folder per epoch, "
+        "\\fImetrics.jsonl\\fP with one record per logged optimizer step and per validation, "
+        "\\fItraining.svg\\fP, and \\fIrun.yaml\\fP with the configuration and the origin of every "
+        "value, for \\-\\-config. A run that trains empties an earlier metrics.jsonl.\n",
+        out);
 }

@@ -1,15 +1,21 @@
 /* flag_table.c - the table itself: names and meaning of every flag.  Names, groups and order are
- * those of `speculators train` 0.9, so that a command line of its can be used as it is; accrue's
- * own flags stand in the group that they belong to.  Defaults are the library's. */
+ * those of `speculators train` 0.9, so that a command line of its can be used as it is, and so are
+ * the sections of the YAML configuration; accrue's own flags stand in the group that they belong
+ * to.  Defaults are the library's. */
 #include "flags.h"
 
 #include <math.h>
+#include <string.h>
 
 #define AT(field) offsetof(cli_options, field)
 #define RUN       (FOR_TRAIN | FOR_VERIFY)
-#define GROUP(title)                                                                               \
+#define GROUP(title, keys)                                                                         \
     {                                                                                              \
-        .kind = FLAG_GROUP, .commands = RUN | FOR_INSPECT, .help = title                           \
+        .kind = FLAG_GROUP, .commands = RUN | FOR_INSPECT, .section = keys, .help = title          \
+    }
+#define SECTION(keys)                                                                              \
+    {                                                                                              \
+        .kind = FLAG_GROUP, .section = keys                                                        \
     }
 #define IGNORED(flag_name, flag_type, what)                                                        \
     {                                                                                              \
@@ -49,7 +55,7 @@ static const flag_choice schedulers[] = {{"linear", ACCRUE_SCHEDULE_LINEAR},
                                          {NULL, 0}};
 
 static const flag table[] = {
-    GROUP("General"),
+    GROUP("General", ""),
     {"speculator-type", FLAG_STRING, ROLE_LATER, FOR_TRAIN, .arg = "TYPE", .peer = "eagle3",
      .help = "Kind of draft; eagle3 is the one supported"},
     {"dry-run", FLAG_BOOL, ROLE_USED, FOR_TRAIN, AT(dry_run),
@@ -58,29 +64,34 @@ static const flag table[] = {
      .help = "Seed of the initial weights and of the shuffle"},
     {"threads", FLAG_INT, ROLE_USED, RUN, AT(threads), .arg = "N", FROM(0),
      .help = "Threads of the kernels; 0 is one per core. Results do not depend on it"},
+    IGNORED("deterministic-cuda", FLAG_BOOL, "Accepted; every run is deterministic"),
+    SECTION(NULL),
+    {"config", FLAG_STRING, ROLE_USED, RUN, AT(config), .arg = "FILE",
+     .help = "Read flags from this YAML file, as `speculators train` writes it; those on the "
+             "command line override it"},
+    {"dump-config", FLAG_BOOL, ROLE_USED, FOR_TRAIN, AT(dump_config),
+     .help = "Print the resolved configuration as such a file, and end"},
     {"json", FLAG_BOOL, ROLE_USED, FOR_VERIFY | FOR_INSPECT, AT(json),
      .help = "Print JSON instead of a table"},
     {"help", FLAG_BOOL, ROLE_USED, RUN | FOR_INSPECT, AT(help), .help = "Print this help"},
-    IGNORED("deterministic-cuda", FLAG_BOOL, "Accepted; every run is deterministic"),
-    LATER("config", FLAG_STRING, NULL),
-    LATER("dump-config", FLAG_BOOL, "false"),
 
-    GROUP("Verifier"),
+    GROUP("Verifier", "verifier"),
     {"verifier-name-or-path", FLAG_STRING, ROLE_USED, RUN, AT(train.verifier), .arg = "DIR",
-     .unset = "required", .help = "Folder of the verifier: config.json and safetensors"},
+     .unset = "required", .also = "target-model-path",
+     .help = "Folder of the verifier: config.json and safetensors"},
     IGNORED("trust-remote-code", FLAG_BOOL, "Accepted; no code is ever loaded"),
 
-    GROUP("Draft"),
+    GROUP("Draft", "draft"),
     {"from-pretrained", FLAG_STRING, ROLE_USED, RUN, AT(train.from_pretrained), .arg = "DIR",
-     .help = "Start from this checkpoint, or from a folder with a config.json alone"},
-    {"draft-config", FLAG_STRING, ROLE_USED, RUN, AT(train.draft_config), .arg = "PATH",
+     .peer = "", .help = "Start from this checkpoint, or from a folder with a config.json alone"},
+    {"draft-config", FLAG_STRING, ROLE_USED, RUN, AT(train.draft_config), .arg = "PATH", .peer = "",
      .help = "config.json (file or folder) of the draft's decoder layers"},
     {"num-layers", FLAG_INT, ROLE_USED, RUN, AT(train.num_layers), .arg = "N", FROM(1),
      .unset = "1", .help = "Decoder layers of the draft"},
     {"draft-arch", FLAG_STRING, ROLE_USED, RUN, AT(train.draft_arch), .choices = archs,
      .unset = "llama", .help = "Architecture of the decoder layers"},
     {"draft-hidden-act", FLAG_STRING, ROLE_USED, RUN, AT(train.draft_hidden_act), .arg = "NAME",
-     .help = "Activation of the decoder layers", .unset = "silu"},
+     .peer = "silu", .help = "Activation of the decoder layers", .unset = "silu"},
     {"target-layer-ids", FLAG_INTS, ROLE_USED, RUN, AT(train.target_layer_ids),
      AT(train.n_target_layer_ids), AT(target_layer_ids), .arg = "ID...", FROM(0),
      .unset = "2, n/2 and n-3 of n layers", .help = "Verifier layers that feed the draft"},
@@ -105,20 +116,22 @@ static const flag table[] = {
      .help = "Keys that a row of a sliding-window layer can see"},
     {"full-attention-indices", FLAG_INTS, ROLE_USED, RUN, AT(train.full_attention_indices),
      AT(train.n_full_attention_indices), AT(full_attention_indices), .arg = "I...", FROM(0),
-     .unset = "none", .help = "Draft layers with full attention instead"},
+     .peer = "[]", .unset = "none", .help = "Draft layers with full attention instead"},
     IGNORED("draft-attn-impl", FLAG_STRING, "Accepted; there is one implementation"),
     IGNORED("draft-mrope-full-head-hack", FLAG_BOOL, "Accepted; concerns multimodal verifiers"),
     LATER("token-freq-path", FLAG_STRING, NULL),
     LATER("mask-token-id", FLAG_STRING, NULL),
     LATER("sliding-window-non-causal", FLAG_BOOL, "false"),
 
-    GROUP("Data"),
+    GROUP("Data", "data"),
     {"data-path", FLAG_STRING, ROLE_USED, RUN, AT(train.data_path), .arg = "DIR",
      .help = "Data set as `speculators prepare-data` writes it"},
+    SECTION("backend"),
     {"hidden-states-path", FLAG_STRING, ROLE_USED, RUN, AT(train.hidden_states_path), .arg = "DIR",
      .unset = "hidden_states in the data set", .help = "Folder of hs_<row>.safetensors"},
+    SECTION("data"),
     {"total-seq-len", FLAG_INT64, ROLE_USED, RUN, AT(train.total_seq_len), .arg = "N", FROM(1),
-     .help = "Tokens of a micro-batch"},
+     .also = "max-seq-length", .help = "Tokens of a micro-batch"},
     {"train-data-ratio", FLAG_DOUBLE, ROLE_USED, RUN, AT(train.train_data_ratio), .arg = "X",
      .min = 0, .max = 1, .above = true, .help = "Share of rows to train on; the rest validates"},
     {"hidden-states-dtype", FLAG_CHOICE, ROLE_USED, RUN, AT(train.compute), .choices = dtypes,
@@ -127,12 +140,15 @@ static const flag table[] = {
      .help = "Replay the rows that this JSON file lists per micro-batch and epoch"},
     {"dump-batch-plan", FLAG_STRING, ROLE_USED, FOR_TRAIN, AT(train.dump_batch_plan), .arg = "FILE",
      .help = "Write the run's own batch plan"},
+    SECTION("generation"),
     {"on-missing", FLAG_CHOICE, ROLE_USED, RUN, AT(train.on_missing), .choices = missing,
      .help = "A row without hidden states: stop, or count it and go on (skip, warn)"},
+    SECTION("data"),
     IGNORED("num-workers", FLAG_STRING, "Accepted; the next micro-batch is always read ahead"),
     IGNORED("prefetch-factor", FLAG_STRING, "Accepted; see --num-workers"),
     LATER("hidden-states-backend", FLAG_STRING, "file"),
     LATER("max-anchors", FLAG_STRING, "512"),
+    SECTION("generation"),
     LATER("vllm-endpoint", FLAG_STRING, "http://localhost:8000/v1"),
     LATER("on-generate", FLAG_STRING, "delete"),
     LATER("request-timeout", FLAG_STRING, "120"),
@@ -140,7 +156,7 @@ static const flag table[] = {
     LATER("generation-validation-retries", FLAG_STRING, "2"),
     LATER("max-consecutive-generation-failures", FLAG_STRING, "20"),
 
-    GROUP("Loss"),
+    GROUP("Loss", "loss"),
     {"loss-fn", FLAG_STRING, ROLE_USED, RUN, AT(train.loss_fn), .arg = "LOSS", .unset = "kl_div",
      .help = "kl_div, rkl, jsd, ce, tv, nla, lk_hybrid, or weights as JSON: "
              "{\"ce\": 0.1, \"tv\": 0.9}"},
@@ -152,7 +168,7 @@ static const flag table[] = {
      .help = "Let the shifts of the unroll read across document borders, as speculators does"},
     IGNORED("loss-implementation", FLAG_STRING, "Accepted; there is one implementation"),
 
-    GROUP("Gradient accumulation"),
+    GROUP("Gradient accumulation", "trainer"),
     {"gradient-accumulation-steps", FLAG_INT64, ROLE_USED, RUN,
      AT(train.window.gradient_accumulation_steps), .arg = "N", FROM(1),
      .help = "Micro-batches per optimizer step"},
@@ -163,11 +179,11 @@ static const flag table[] = {
      .choices = tails,
      .help = "Micro-batches that do not fill a window: dropped, or a short window"},
 
-    GROUP("Optimizer"),
+    GROUP("Optimizer", "optimizer"),
     {"optimizer", FLAG_CHOICE, ROLE_USED, RUN, AT(train.window.optimizer), .choices = optimizers,
      .help = "muon takes the matrices and leaves the rest to AdamW"},
     {"lr", FLAG_DOUBLE, ROLE_USED, RUN, AT(train.window.lr), .arg = "X", FROM(0),
-     .help = "Learning rate (of AdamW)"},
+     .also = "learning-rate", .help = "Learning rate (of AdamW)"},
     {"weight-decay", FLAG_DOUBLE, ROLE_USED, RUN, AT(train.window.weight_decay), .arg = "X",
      FROM(0), .help = "Weight decay of AdamW"},
     {"muon-lr", FLAG_DOUBLE, ROLE_USED, RUN, AT(train.window.muon_lr), .arg = "X", FROM(0),
@@ -184,7 +200,7 @@ static const flag table[] = {
     {"muon-adjust-lr-fn", FLAG_CHOICE, ROLE_USED, RUN, AT(train.window.muon_adjust),
      .choices = adjusts, .help = "How Muon's learning rate follows a matrix's shape"},
 
-    GROUP("Scheduler, in optimizer steps"),
+    GROUP("Scheduler, in optimizer steps", "scheduler"),
     {"scheduler-type", FLAG_CHOICE, ROLE_USED, FOR_TRAIN, AT(train.window.scheduler),
      .choices = schedulers, .help = "Shape of the schedule after the warm-up"},
     {"scheduler-warmup-steps", FLAG_INT64, ROLE_USED, FOR_TRAIN, AT(train.scheduler_warmup_steps),
@@ -197,9 +213,9 @@ static const flag table[] = {
     {"scheduler-num-cosine-cycles", FLAG_DOUBLE, ROLE_USED, FOR_TRAIN,
      AT(train.window.num_cosine_cycles), .arg = "X", FROM(0), .help = "Waves of cosine"},
 
-    GROUP("Trainer"),
+    GROUP("Trainer", "trainer"),
     {"epochs", FLAG_INT64, ROLE_USED, FOR_TRAIN, AT(train.epochs), .arg = "N", FROM(1),
-     .help = "Passes over the training rows"},
+     .also = "num-train-epochs", .help = "Passes over the training rows"},
     {"max-steps", FLAG_INT64, ROLE_USED, FOR_TRAIN, AT(train.max_steps), .arg = "N", FROM(1),
      .unset = "no limit", .help = "Stop after this many optimizer steps"},
     {"checkpoint-freq", FLAG_DOUBLE, ROLE_USED, FOR_TRAIN, AT(train.checkpoint_freq), .arg = "X",
@@ -222,7 +238,8 @@ static const flag table[] = {
     {"log-freq", FLAG_INT64, ROLE_USED, FOR_TRAIN, AT(log_freq), .arg = "N", FROM(1),
      .help = "Optimizer steps between two records of metrics.jsonl and two lines"},
     {"save-path", FLAG_STRING, ROLE_USED, FOR_TRAIN, AT(train.save_path), .arg = "DIR",
-     .help = "Where checkpoints, metrics.jsonl and training.svg go"},
+     .also = "output-dir",
+     .help = "Where checkpoints, metrics.jsonl, run.yaml and training.svg go"},
     {"on-nonfinite", FLAG_CHOICE, ROLE_USED, FOR_TRAIN, AT(train.on_nonfinite),
      .choices = nonfinite,
      .help = "A loss or gradient that is NaN or infinite: stop, or count it and go on"},
@@ -234,25 +251,30 @@ static const flag table[] = {
      .help = "Go on from this checkpoint; of a speculators one, begin with its weights"},
     LATER("fsdp-shard", FLAG_BOOL, "false"),
     LATER("gradient-checkpointing", FLAG_BOOL, "false"),
+    SECTION("logging"),
     LATER("logger", FLAG_STRING, ""),
-    LATER("log-dir", FLAG_STRING, "./logs"),
-    LATER("run-name", FLAG_STRING, NULL),
+    IGNORED("log-dir", FLAG_STRING, "Accepted; it is for loggers"),
+    IGNORED("run-name", FLAG_STRING, "Accepted; it is for loggers"),
 
+    SECTION("dflash"),
     LATER("block-size", FLAG_STRING, NULL),
     LATER("sample-from-anchor", FLAG_BOOL, NULL),
     LATER("dflash-decay-gamma", FLAG_STRING, "4.0"),
     LATER("per-position-loss-weight", FLAG_STRING, NULL),
     LATER("dpace-alpha", FLAG_STRING, "0.5"),
+    SECTION("dflash2"),
     LATER("conv-kernel-size", FLAG_STRING, "2"),
     LATER("conv-group-size", FLAG_STRING, "16"),
     LATER("selector-rank", FLAG_STRING, "256"),
     LATER("selector-top-k", FLAG_STRING, "16"),
     LATER("selector-loss-alpha", FLAG_STRING, "1.0"),
+    SECTION("dspark"),
     LATER("markov-rank", FLAG_STRING, "256"),
     LATER("markov-head-type", FLAG_STRING, "vanilla"),
     LATER("enable-confidence-head", FLAG_BOOL, "true"),
     LATER("confidence-head-with-markov", FLAG_BOOL, "true"),
     LATER("confidence-head-alpha", FLAG_STRING, "1.0"),
+    SECTION("xpress"),
     LATER("xpress-rank", FLAG_STRING, "256"),
     LATER("xpress-mlp-ratio", FLAG_STRING, "2"),
     LATER("num-jacobi-passes", FLAG_STRING, "6"),
@@ -261,18 +283,48 @@ static const flag table[] = {
     LATER("base-anchor-weight", FLAG_STRING, "0.6"),
     LATER("ce-from-data", FLAG_BOOL, "false"),
     LATER("base-anchor-full-weight", FLAG_BOOL, "false"),
+    SECTION("peagle"),
     LATER("num-depths", FLAG_STRING, "8"),
     LATER("down-sample-ratio", FLAG_STRING, "0.7"),
     LATER("down-sample-ratio-min", FLAG_STRING, "0.2"),
+    SECTION("mtp"),
     LATER("num-speculative-steps", FLAG_STRING, "3"),
     LATER("step-weight-beta", FLAG_STRING, "0.6"),
 };
 
-_Static_assert(sizeof table / sizeof table[0] <= MAX_FLAGS, "cli_options.given is too short");
+_Static_assert(sizeof table / sizeof table[0] <= MAX_FLAGS, "cli_options.origin is too short");
 _Static_assert(sizeof(accrue_optimizer) == sizeof(int), "FLAG_CHOICE stores an int");
 
 const flag *flags_table(int *count)
 {
     *count = (int)(sizeof table / sizeof table[0]);
     return table;
+}
+
+const char *flags_section(int i)
+{
+    while (table[i].kind != FLAG_GROUP)
+        i--;
+    return table[i].section;
+}
+
+int flags_find(const char *name)
+{
+    for (int i = 0; i < (int)(sizeof table / sizeof table[0]); i++)
+        if (table[i].name && strcmp(table[i].name, name) == 0)
+            return i;
+    return -1;
+}
+
+const char *flags_proper(const char *name)
+{
+    for (size_t i = 0; name && i < sizeof table / sizeof table[0]; i++)
+        if (table[i].also && strcmp(table[i].also, name) == 0)
+            return table[i].name;
+    return name;
+}
+
+bool flags_is_switch(const flag *f)
+{
+    return f->kind == FLAG_BOOL || f->kind == FLAG_TRISTATE;
 }

@@ -13,8 +13,8 @@ static void message(const char *prefix, const char *format, va_list args)
 
     vsnprintf(line, sizeof line, format, args);
     for (char *s = line; *s; s++)
-        if (*s == '\n' || *s == '\r')
-            *s = ' '; /* a file name may hold one, a message is one line */
+        if ((unsigned char)*s < ' ' || *s == 127)
+            *s = ' '; /* a file name or a value may hold one, a message is one line */
     fflush(stdout);
     fprintf(stderr, "accrue: %s%s\n", prefix, line);
 }

@@ -10,8 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* mkdir -p */
-static int make_folder(const char *folder)
+int cli_make_folder(const char *folder)
 {
     char *path = strdup(folder);
     int failed = 0;
@@ -121,7 +120,7 @@ int metrics_open(metrics_log *log, const char *folder, const accrue_event *start
     char *path = NULL;
 
     *log = (metrics_log){0};
-    if (make_folder(folder))
+    if (cli_make_folder(folder))
         return -1;
     path = cli_realloc(NULL, bytes, 1);
     snprintf(path, bytes, "%s/metrics.jsonl", folder);

@@ -22,6 +22,8 @@ while read -r name value; do
 done <<'END'
 dry-run no
 seed 42
+config -
+dump-config no
 verifier-name-or-path -
 from-pretrained -
 draft-config -

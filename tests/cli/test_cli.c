@@ -1,56 +1,12 @@
 /* test_cli.c - the command as its user sees it: what it prints, writes and exits with.  It runs the
  * real command line over fake_accrue.c. */
+#include "cli_test.h"
+
 #include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <pty.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-#define MAX_ARGS     64
-#define OUTPUT_BYTES 65536
-
-static char out[OUTPUT_BYTES], err[OUTPUT_BYTES];
-
-static void read_file(char *text, const char *path)
-{
-    FILE *f = fopen(path, "r");
-
-    assert_non_null(f);
-    size_t n = fread(text, 1, OUTPUT_BYTES - 1, f);
-    text[n] = '\0';
-    fclose(f);
-}
-
-/* Splits at single spaces; a tilde stands for a space inside an argument. */
-static void split(char **argv, char *line)
-{
-    int n = 0;
-
-    argv[n++] = (char *)(uintptr_t)ACCRUE_FAKE;
-    for (char *word = strtok(line, " "); word; word = strtok(NULL, " ")) {
-        for (char *s = word; *s; s++)
-            if (*s == '~')
-                *s = ' ';
-        if (strcmp(word, "''") == 0)
-            word[0] = '\0';
-        assert_true(n + 1 < MAX_ARGS);
-        argv[n++] = word;
-    }
-    argv[n] = NULL;
-}
 
 static void exec_with(const char *command)
 {
@@ -61,34 +17,6 @@ static void exec_with(const char *command)
     split(argv, line);
     execv(argv[0], argv);
     _exit(99);
-}
-
-/* Runs "train --x y" and leaves what it printed in `out` and `err`. */
-static int run_to(const char *command, const char *stdout_path)
-{
-    int status = 0;
-    pid_t child = fork();
-
-    if (child == 0) {
-        int o = open(stdout_path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-        int e = open("cli.err", O_WRONLY | O_CREAT | O_TRUNC, 0666);
-        dup2(o, STDOUT_FILENO);
-        dup2(e, STDERR_FILENO);
-        exec_with(command);
-    }
-    assert_true(child > 0);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    read_file(err, "cli.err");
-    assert_true(WIFEXITED(status));
-    return WEXITSTATUS(status);
-}
-
-static int run(const char *command)
-{
-    int code = run_to(command, "cli.out");
-
-    read_file(out, "cli.out");
-    return code;
 }
 
 static int count_lines(const char *text)
@@ -117,6 +45,7 @@ static const struct {
      "unknown flag --gradient-acumulation-step; did you mean --gradient-accumulation-steps?"},
     {V "--no-fc-nrom", "unknown flag --no-fc-nrom; did you mean --no-fc-norm?"},
     {V "--no-epochs 3", "unknown flag --no-epochs; did you mean --epochs?"},
+    {V "--learning-rate 1", "unknown flag --learning-rate; did you mean --lr?"},
     {V "--qqqqqqqq", "unknown flag --qqqqqqqq; see accrue train --help"},
     {V "--json", "unknown flag --json; see accrue train --help"},
     {"inspect x --lr 1", "unknown flag --lr; see accrue inspect --help"},
@@ -202,7 +131,8 @@ static const struct {
      "unknown flag --resume-from-checkpoint; did you mean --no-resume-from-checkpoint?"},
     {V "--vllm-endpoint http://h:1/v1", "--vllm-endpoint http://h:1/v1 is not supported yet"},
     {V "--logger wandb", "--logger wandb is not supported yet"},
-    {V "--config run.yaml", "--config run.yaml is not supported yet"},
+    {"verify --verifier-name-or-path v --dump-config",
+     "--dump-config: accrue train prints the configuration"},
     {V "--block-size 16", "--block-size 16 is not supported yet"},
     {V "--no-enable-confidence-head", "--no-enable-confidence-head is not supported yet"},
     {V "--max-retries 4", "--max-retries 4 is not supported yet"},
@@ -265,16 +195,6 @@ static void test_ignored(void **state)
                              "--prefetch-factor, --trust-remote-code, --draft-attn-impl, "
                              "--draft-mrope-full-head-hack, --deterministic-cuda, "
                              "--loss-implementation\n");
-}
-
-static void expect_option(const char *line)
-{
-    char text[OUTPUT_BYTES], wanted[300];
-
-    read_file(text, "options.txt");
-    snprintf(wanted, sizeof wanted, "\n%s\n", line);
-    if (!strstr(text, wanted) && strncmp(text, line, strlen(line)) != 0)
-        fail_msg("%s not in:\n%s", line, text);
 }
 
 static void test_values_arrive(void **state)
@@ -575,7 +495,8 @@ static void test_dry_run(void **state)
     assert_non_null(strstr(out, "dropped micro-batches            5  over all epochs\n"));
     assert_non_null(strstr(out, "predicted peak memory       712 MB\n"));
     assert_non_null(strstr(out, "initialised checkpoint: out/init\n"));
-    assert_int_not_equal(access("dry", F_OK), 0);
+    assert_int_equal(access("dry/run.yaml", F_OK), 0);
+    assert_int_not_equal(access("dry/metrics.jsonl", F_OK), 0);
 }
 
 static void test_verify(void **state)

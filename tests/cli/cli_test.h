@@ -1,0 +1,128 @@
+/* cli_test.h - runs the real command line over fake_accrue.c and keeps what it prints. */
+#ifndef TEST_CLI_TEST_H
+#define TEST_CLI_TEST_H
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define MAX_ARGS     128
+#define OUTPUT_BYTES 65536
+
+static char out[OUTPUT_BYTES], err[OUTPUT_BYTES];
+
+static void read_file(char *text, const char *path)
+{
+    FILE *f = fopen(path, "r");
+
+    assert_non_null(f);
+    size_t n = fread(text, 1, OUTPUT_BYTES - 1, f);
+    text[n] = '\0';
+    fclose(f);
+}
+
+/* Splits at single spaces; a tilde stands for a space inside an argument. */
+static void split(char **argv, char *line)
+{
+    int n = 0;
+
+    argv[n++] = (char *)(uintptr_t)ACCRUE_FAKE;
+    for (char *word = strtok(line, " "); word; word = strtok(NULL, " ")) {
+        for (char *s = word; *s; s++)
+            if (*s == '~')
+                *s = ' ';
+        if (strcmp(word, "''") == 0)
+            word[0] = '\0';
+        assert_true(n + 1 < MAX_ARGS);
+        argv[n++] = word;
+    }
+    argv[n] = NULL;
+}
+
+/* Runs argv, whose first is ACCRUE_FAKE, and leaves what it printed in `out` and `err`. */
+static int run_argv(char **argv, const char *stdout_path)
+{
+    int status = 0;
+    pid_t child = fork();
+
+    if (child == 0) {
+        int o = open(stdout_path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+        int e = open("cli.err", O_WRONLY | O_CREAT | O_TRUNC, 0666);
+        dup2(o, STDOUT_FILENO);
+        dup2(e, STDERR_FILENO);
+        execv(argv[0], argv);
+        _exit(99);
+    }
+    assert_true(child > 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    read_file(err, "cli.err");
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+/* Runs "train --x y". */
+static inline int run_to(const char *command, const char *stdout_path)
+{
+    char line[2000];
+    char *argv[MAX_ARGS];
+
+    assert_true(strlen(command) < sizeof line);
+    snprintf(line, sizeof line, "%s", command);
+    split(argv, line);
+    return run_argv(argv, stdout_path);
+}
+
+static inline int run(const char *command)
+{
+    int code = run_to(command, "cli.out");
+
+    read_file(out, "cli.out");
+    return code;
+}
+
+static inline void write_text(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "w");
+
+    assert_non_null(f);
+    fputs(text, f);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* Runs `command` with --config c.yaml, which holds `text`. */
+static inline int run_with(const char *text, const char *command)
+{
+    char line[1600];
+
+    write_text("c.yaml", text);
+    snprintf(line, sizeof line, "%s --config c.yaml", command);
+    return run(line);
+}
+
+static inline void expect_text(const char *where, const char *line)
+{
+    if (!strstr(where, line))
+        fail_msg("'%s' not in:\n%s", line, where);
+}
+
+static inline void expect_option(const char *line)
+{
+    char text[OUTPUT_BYTES], wanted[400];
+
+    read_file(text, "options.txt");
+    snprintf(wanted, sizeof wanted, "\n%s\n", line);
+    if (!strstr(text, wanted) && strncmp(text, line, strlen(line)) != 0)
+        fail_msg("%s not in:\n%s", line, text);
+}
+
+#endif
