@@ -130,6 +130,7 @@ static int check_norms(const cli_options *o)
 int flags_check(const cli_options *o)
 {
     const accrue_train_options *t = &o->train;
+    unsigned loggers = 0;
     int bad = 0;
 
     if (!t->verifier)
@@ -154,5 +155,7 @@ int flags_check(const cli_options *o)
                         format_exact(t->checkpoint_freq).s);
     if (!t->save_path)
         return cli_fail(EXIT_BAD_INPUT, "--save-path: '', a folder expected");
-    return 0;
+    if (!o->log_dir)
+        return cli_fail(EXIT_BAD_INPUT, "--log-dir: '', a folder expected");
+    return loggers_parse(&loggers, o->logger);
 }

@@ -74,6 +74,11 @@ static const struct {
     {FOR_INSPECT, "DIR",
      "Show what a data set, checkpoint or verifier folder contains.\v"
      "Exit status: 0 done; 2 DIR cannot be read or is none of these."},
+    {FOR_PLOT, "DIR...",
+     "Draw training runs over each other and sum them up in a table.\v"
+     "Each DIR is a run's --save-path, or a folder or file of a logger: metrics.jsonl or "
+     "metrics.csv.\n\n"
+     "Exit status: 0 done; 1 the picture cannot be written; 2 bad input, and nothing is written."},
 };
 
 /* Whether the heading at `i` has a flag of this command under it. */
@@ -102,7 +107,7 @@ void flags_help(FILE *out, unsigned command)
             continue;
         if (f->kind == FLAG_GROUP) {
             group++;
-            if (command != FOR_INSPECT && heads_some(flags, n, i, command))
+            if (command & (FOR_TRAIN | FOR_VERIFY) && heads_some(flags, n, i, command))
                 options[k++] = (struct argp_option){.doc = f->help, .group = group};
             continue;
         }
@@ -127,6 +132,7 @@ void flags_help(FILE *out, unsigned command)
     snprintf(name, sizeof name, "accrue %s",
              command == FOR_TRAIN    ? "train"
              : command == FOR_VERIFY ? "verify"
+             : command == FOR_PLOT   ? "plot"
                                      : "inspect");
     argp_help(&argp, out, ARGP_HELP_SHORT_USAGE | ARGP_HELP_LONG | ARGP_HELP_DOC, name);
     fputc('\n', out);
@@ -170,10 +176,12 @@ static void man_flag(FILE *out, const flag *f, const cli_options *o)
     roff(out, f->help);
     roff(out, value);
     fputs(".\n", out);
-    if (!(f->commands & FOR_VERIFY) && f->role == ROLE_USED)
-        fputs("Training only.\n", out);
-    if (!(f->commands & FOR_TRAIN))
+    if (f->commands == FOR_PLOT)
+        fputs("Plot only.\n", out);
+    else if (!(f->commands & FOR_TRAIN))
         fputs("Verify and inspect only.\n", out);
+    else if (!(f->commands & FOR_VERIFY) && f->role == ROLE_USED)
+        fputs("Training only.\n", out);
 }
 
 void flags_man(FILE *out)
@@ -192,7 +200,8 @@ void flags_man(FILE *out)
             "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue verify\n\\-\\-verifier\\-name\\-or\\-path \\fIDIR\\fP \\-\\-data\\-path "
             "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
-            ".B accrue inspect\n\\fIDIR\\fP [\\-\\-json]\n"
+            ".B accrue inspect\n\\fIDIR\\fP [\\-\\-json]\n.br\n"
+            ".B accrue plot\n\\fIDIR\\fP... [\\-\\-out \\fIFILE\\fP]\n"
             ".SH DESCRIPTION\n"
             "\\fBaccrue train\\fP trains an EAGLE\\-3 draft model from a data set and hidden "
             "states as speculators 0.9 prepares them, and writes checkpoint folders that it "
@@ -201,7 +210,9 @@ void flags_man(FILE *out)
             "that it makes, with a reference computed in one piece; in float64 unless "
             "\\-\\-hidden\\-states\\-dtype says otherwise.\n.PP\n"
             "\\fBaccrue inspect\\fP shows what a data set, checkpoint or verifier folder "
-            "contains.\n"
+            "contains.\n.PP\n"
+            "\\fBaccrue plot\\fP draws training runs over each other, from their metrics.jsonl or "
+            "from what \\-\\-logger wrote, and sums them up in a table.\n"
             ".SH OPTIONS\n"
             "Underscores pass for dashes; of a repeated flag the last one wins.\n",
             accrue_version());
@@ -211,14 +222,16 @@ void flags_man(FILE *out)
         else if (flags[i].commands)
             man_flag(out, &flags[i], &o);
     }
-    fputs(".SH EXIT STATUS\n"
-          ".TP\n.B 0\nDone; for verify, equal within the bound.\n"
-          ".TP\n.B 1\nFailed while running; for verify, not equal.\n"
-          ".TP\n.B 2\nBad input: a flag, a value or a file. One line on stderr says which.\n"
-          ".TP\n.B 130\nInterrupted.\n"
-          ".SH FILES\n"
-          "In the folder of \\-\\-save\\-path: a checkpoint folder per epoch, "
-          "\\fImetrics.jsonl\\fP with one record per logged optimizer step and per validation, "
-          "and \\fItraining.svg\\fP. A run that trains empties an earlier metrics.jsonl.\n",
-          out);
+    fputs(
+        ".SH EXIT STATUS\n"
+        ".TP\n.B 0\nDone; for verify, equal within the bound.\n"
+        ".TP\n.B 1\nFailed while running; for verify, not equal.\n"
+        ".TP\n.B 2\nBad input: a flag, a value or a file. One line on stderr says which.\n"
+        ".TP\n.B 130\nInterrupted.\n"
+        ".SH FILES\n"
+        "In the folder of \\-\\-save\\-path: a checkpoint folder per epoch, "
+        "\\fImetrics.jsonl\\fP with one record per logged optimizer step and per validation, "
+        "and \\fItraining.svg\\fP. With \\-\\-logger, logs in the folder of \\-\\-run\\-name below "
+        "\\-\\-log\\-dir. A run that begins anew empties earlier ones.\n",
+        out);
 }

@@ -9,6 +9,7 @@
 
 #define MAX_LIST  64
 #define MAX_FLAGS 192
+#define MAX_DIRS  16
 
 /* What a command line says.  Filled with the library's defaults, then by flags_parse. */
 typedef struct cli_options {
@@ -16,13 +17,17 @@ typedef struct cli_options {
     int threads;
     int64_t log_freq;
     bool dry_run, json, help;
-    const char *dir; /* accrue inspect DIR */
+    const char *logger, *log_dir, *run_name;
+    const char *out, *title; /* of accrue plot */
+    int64_t smooth;
+    const char *dirs[MAX_DIRS]; /* accrue inspect DIR, accrue plot DIR... */
+    int n_dirs;
     int target_layer_ids[MAX_LIST], full_attention_indices[MAX_LIST];
     bool given[MAX_FLAGS]; /* by index into the table */
     bool notice;           /* a flag without meaning here was given */
 } cli_options;
 
-enum { FOR_TRAIN = 1, FOR_VERIFY = 2, FOR_INSPECT = 4 };
+enum { FOR_TRAIN = 1, FOR_VERIFY = 2, FOR_INSPECT = 4, FOR_PLOT = 8 };
 
 typedef enum flag_kind {
     FLAG_GROUP, /* a heading: `help` alone */

@@ -1,104 +1,6 @@
 /* test_cli.c - the command as its user sees it: what it prints, writes and exits with.  It runs the
  * real command line over fake_accrue.c. */
-#include <errno.h>
-#include <fcntl.h>
-#include <jansson.h>
-#include <pty.h>
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-#define MAX_ARGS     64
-#define OUTPUT_BYTES 65536
-
-static char out[OUTPUT_BYTES], err[OUTPUT_BYTES];
-
-static void read_file(char *text, const char *path)
-{
-    FILE *f = fopen(path, "r");
-
-    assert_non_null(f);
-    size_t n = fread(text, 1, OUTPUT_BYTES - 1, f);
-    text[n] = '\0';
-    fclose(f);
-}
-
-/* Splits at single spaces; a tilde stands for a space inside an argument. */
-static void split(char **argv, char *line)
-{
-    int n = 0;
-
-    argv[n++] = (char *)(uintptr_t)ACCRUE_FAKE;
-    for (char *word = strtok(line, " "); word; word = strtok(NULL, " ")) {
-        for (char *s = word; *s; s++)
-            if (*s == '~')
-                *s = ' ';
-        if (strcmp(word, "''") == 0)
-            word[0] = '\0';
-        assert_true(n + 1 < MAX_ARGS);
-        argv[n++] = word;
-    }
-    argv[n] = NULL;
-}
-
-static void exec_with(const char *command)
-{
-    char line[1000];
-    char *argv[MAX_ARGS];
-
-    snprintf(line, sizeof line, "%s", command);
-    split(argv, line);
-    execv(argv[0], argv);
-    _exit(99);
-}
-
-/* Runs "train --x y" and leaves what it printed in `out` and `err`. */
-static int run_to(const char *command, const char *stdout_path)
-{
-    int status = 0;
-    pid_t child = fork();
-
-    if (child == 0) {
-        int o = open(stdout_path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-        int e = open("cli.err", O_WRONLY | O_CREAT | O_TRUNC, 0666);
-        dup2(o, STDOUT_FILENO);
-        dup2(e, STDERR_FILENO);
-        exec_with(command);
-    }
-    assert_true(child > 0);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    read_file(err, "cli.err");
-    assert_true(WIFEXITED(status));
-    return WEXITSTATUS(status);
-}
-
-static int run(const char *command)
-{
-    int code = run_to(command, "cli.out");
-
-    read_file(out, "cli.out");
-    return code;
-}
-
-static int count_lines(const char *text)
-{
-    int n = 0;
-
-    for (; *text; text++)
-        n += *text == '\n';
-    return n;
-}
+#include "cli_test.h"
 
 #define V "train --verifier-name-or-path v "
 
@@ -201,7 +103,6 @@ static const struct {
     {V "--resume-from-checkpoint",
      "unknown flag --resume-from-checkpoint; did you mean --no-resume-from-checkpoint?"},
     {V "--vllm-endpoint http://h:1/v1", "--vllm-endpoint http://h:1/v1 is not supported yet"},
-    {V "--logger wandb", "--logger wandb is not supported yet"},
     {V "--config run.yaml", "--config run.yaml is not supported yet"},
     {V "--block-size 16", "--block-size 16 is not supported yet"},
     {V "--no-enable-confidence-head", "--no-enable-confidence-head is not supported yet"},
@@ -367,31 +268,6 @@ static void test_exit_codes(void **state)
                              "accrue: stop-ACCRUE_ENUMERIC: broken on purpose\n");
 }
 
-static double number(const json_t *record, const char *outer, const char *key)
-{
-    const json_t *v = outer ? json_object_get(record, outer) : record;
-
-    v = json_object_get(v, key);
-    assert_true(json_is_number(v));
-    return json_number_value(v);
-}
-
-static json_t *load_records(const char *path)
-{
-    FILE *f = fopen(path, "r");
-    json_t *records = json_array();
-    char line[8192];
-
-    assert_non_null(f);
-    while (fgets(line, sizeof line, f)) {
-        json_t *record = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
-        assert_non_null(record);
-        json_array_append_new(records, record);
-    }
-    fclose(f);
-    return records;
-}
-
 static void test_metrics(void **state)
 {
     (void)state;
@@ -449,23 +325,7 @@ static void test_plain_progress(void **state)
     assert_non_null(strstr(out, "p/1, p/metrics.jsonl, p/training.svg\n"));
     assert_null(strstr(out, " \n"));
     assert_int_equal(count_lines(err), 1); /* the notice, on one line whatever it holds */
-    read_file(out, "p/training.svg");
-    assert_memory_equal(out, "<svg ", 5);
-    assert_non_null(strstr(out, "</svg>\n"));
-    assert_null(strstr(out, "nan"));
-    assert_null(strstr(out, "inf"));
-}
-
-static void test_plot_of_one_step(void **state)
-{
-    (void)state;
-    assert_int_equal(run("train --verifier-name-or-path v --save-path one --epochs 1 "
-                         "--gradient-accumulation-steps 40 --ttt-steps 1"),
-                     0);
-    read_file(out, "one/training.svg");
-    assert_non_null(strstr(out, "<circle"));
-    assert_null(strstr(out, "nan"));
-    assert_null(strstr(out, "inf"));
+    assert_int_equal(access("p/training.svg", F_OK), 0);
 }
 
 /* On a terminal: one line, drawn over at most ten times a second, never as wide as to wrap. */
@@ -641,11 +501,10 @@ int main(void)
         cmocka_unit_test(test_mistakes),       cmocka_unit_test(test_accepted),
         cmocka_unit_test(test_ignored),        cmocka_unit_test(test_values_arrive),
         cmocka_unit_test(test_exit_codes),     cmocka_unit_test(test_metrics),
-        cmocka_unit_test(test_plain_progress), cmocka_unit_test(test_plot_of_one_step),
-        cmocka_unit_test(test_terminal_bar),   cmocka_unit_test(test_interrupt),
-        cmocka_unit_test(test_cannot_write),   cmocka_unit_test(test_dry_run),
-        cmocka_unit_test(test_verify),         cmocka_unit_test(test_inspect),
-        cmocka_unit_test(test_help),
+        cmocka_unit_test(test_plain_progress), cmocka_unit_test(test_terminal_bar),
+        cmocka_unit_test(test_interrupt),      cmocka_unit_test(test_cannot_write),
+        cmocka_unit_test(test_dry_run),        cmocka_unit_test(test_verify),
+        cmocka_unit_test(test_inspect),        cmocka_unit_test(test_help),
     };
 
     return cmocka_run_group_tests_name("cli", tests, NULL, NULL);

@@ -1,0 +1,130 @@
+/* cli_test.h - runs the real command line over fake_accrue.c and keeps what it printed. */
+#ifndef CLI_TEST_H
+#define CLI_TEST_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <pty.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define MAX_ARGS     64
+#define OUTPUT_BYTES 65536
+
+static char out[OUTPUT_BYTES], err[OUTPUT_BYTES];
+
+static inline void read_file(char *text, const char *path)
+{
+    FILE *f = fopen(path, "r");
+
+    assert_non_null(f);
+    size_t n = fread(text, 1, OUTPUT_BYTES - 1, f);
+    text[n] = '\0';
+    fclose(f);
+}
+
+/* Splits at single spaces; a tilde stands for a space inside an argument. */
+static inline void split(char **argv, char *line)
+{
+    int n = 0;
+
+    argv[n++] = (char *)(uintptr_t)ACCRUE_FAKE;
+    for (char *word = strtok(line, " "); word; word = strtok(NULL, " ")) {
+        for (char *s = word; *s; s++)
+            if (*s == '~')
+                *s = ' ';
+        if (strcmp(word, "''") == 0)
+            word[0] = '\0';
+        assert_true(n + 1 < MAX_ARGS);
+        argv[n++] = word;
+    }
+    argv[n] = NULL;
+}
+
+static inline void exec_with(const char *command)
+{
+    char line[1000];
+    char *argv[MAX_ARGS];
+
+    snprintf(line, sizeof line, "%s", command);
+    split(argv, line);
+    execv(argv[0], argv);
+    _exit(99);
+}
+
+/* Runs "train --x y" and leaves what it printed in `out` and `err`. */
+static inline int run_to(const char *command, const char *stdout_path)
+{
+    int status = 0;
+    pid_t child = fork();
+
+    if (child == 0) {
+        int o = open(stdout_path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+        int e = open("cli.err", O_WRONLY | O_CREAT | O_TRUNC, 0666);
+        dup2(o, STDOUT_FILENO);
+        dup2(e, STDERR_FILENO);
+        exec_with(command);
+    }
+    assert_true(child > 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    read_file(err, "cli.err");
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static inline int run(const char *command)
+{
+    int code = run_to(command, "cli.out");
+
+    read_file(out, "cli.out");
+    return code;
+}
+
+static inline int count_lines(const char *text)
+{
+    int n = 0;
+
+    for (; *text; text++)
+        n += *text == '\n';
+    return n;
+}
+
+static inline double number(const json_t *record, const char *outer, const char *key)
+{
+    const json_t *v = outer ? json_object_get(record, outer) : record;
+
+    v = json_object_get(v, key);
+    assert_true(json_is_number(v));
+    return json_number_value(v);
+}
+
+static inline json_t *load_records(const char *path)
+{
+    FILE *f = fopen(path, "r");
+    json_t *records = json_array();
+    char line[8192];
+
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f)) {
+        json_t *record = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
+        assert_non_null(record);
+        json_array_append_new(records, record);
+    }
+    fclose(f);
+    return records;
+}
+
+#endif
