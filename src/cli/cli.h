@@ -130,6 +130,12 @@ int metrics_write(log_file *log, const record *r);
 
 /* What is wrong with a record, or NULL when it is well or has nothing to tell. */
 const char *history_record(history *h, const json_t *o);
+/* Sets a member and takes over `value`; "train/loss" is loss in the object train. */
+void history_set(json_t *o, const char *key, json_t *value);
+/* Forgets what was logged at `step` (as loggers count) and later. */
+void history_drop(history *h, int64_t step);
+/* The event files of a folder; `found` tells whether there are any. */
+int history_read_events(history *h, const char *folder, bool *found);
 /* Reads the run whose folder or file `path` is.  0, or the exit code after a line on stderr. */
 int history_read(history *h, const char *path);
 
@@ -150,6 +156,9 @@ int csv_write(csv_log *log, const record *r);
  * not close or there are more. */
 int csv_split(char *line, char **fields, int most);
 
+#define TENSORBOARD_PREFIX "events.out.tfevents."
+
+uint32_t tensorboard_crc(const uint8_t *at, size_t n);
 int tensorboard_open(log_file *log, const char *folder, const accrue_event *start);
 int tensorboard_write(log_file *log, const record *r);
 

@@ -76,8 +76,8 @@ static const struct {
      "Exit status: 0 done; 2 DIR cannot be read or is none of these."},
     {FOR_PLOT, "DIR...",
      "Draw training runs over each other and sum them up in a table.\v"
-     "Each DIR is a run's --save-path, or a folder or file of a logger: metrics.jsonl or "
-     "metrics.csv.\n\n"
+     "Each DIR is a run's --save-path, or a folder of a logger, speculators' too: metrics.jsonl, "
+     "metrics.csv or TensorBoard's event files are read.\n\n"
      "Exit status: 0 done; 1 the picture cannot be written; 2 bad input, and nothing is written."},
 };
 

@@ -75,11 +75,12 @@ static double read_lr(const json_t *o)
     return json_is_object(lr) ? number(lr, "Muon") : number(o, "lr");
 }
 
-/* A run that went on without cutting its log takes its steps again. */
-static void drop_from(history *h, int64_t step)
+void history_drop(history *h, int64_t step)
 {
-    while (h->n && h->step[h->n - 1] >= step)
+    while (h->n && h->step[h->n - 1] > step)
         h->n--;
+    while (h->n_epochs && h->epochs[h->n_epochs - 1].last_step >= step)
+        h->n_epochs--;
 }
 
 static void read_validation(history *h, accrue_event *e, const json_t *step)
@@ -119,7 +120,9 @@ const char *history_record(history *h, const json_t *o)
         read_validation(h, &e, step);
         return NULL;
     }
-    drop_from(h, ++e.global_step);
+    while (h->n && h->step[h->n - 1] > e.global_step)
+        h->n--; /* a run that went on without cutting its log takes its steps again */
+    e.global_step++;
     history_step(h, &e, read_lr(o), number(profile ? profile : o, "tokens_per_s"));
     return NULL;
 }
@@ -153,8 +156,7 @@ static json_t *read_cell(const char *text)
     return end != text && !*end && isfinite(x) ? json_real(x) : json_null();
 }
 
-/* Takes over `value`; "train/loss" is loss in the object train. */
-static void set_member(json_t *o, const char *key, json_t *value)
+void history_set(json_t *o, const char *key, json_t *value)
 {
     const char *slash = strchr(key, '/');
     char group[RECORD_KEY_BYTES];
@@ -181,7 +183,7 @@ static int read_row(reader *r)
     }
     json_t *o = json_object();
     for (int i = 0; i < n; i++)
-        set_member(o, r->columns[i], read_cell(fields[i]));
+        history_set(o, r->columns[i], read_cell(fields[i]));
     bad = history_record(r->h, o);
     json_decref(o);
     return bad ? fail_line(r, bad) : 0;
@@ -245,6 +247,7 @@ static int read_folder(history *h, const char *folder)
 {
     char *jsonl = cli_path(folder, "metrics.jsonl"), *csv = cli_path(folder, "metrics.csv");
     char *val = cli_path(folder, "validation.csv");
+    bool events = false;
     int bad = 0;
 
     if (exists(jsonl)) {
@@ -254,7 +257,10 @@ static int read_folder(history *h, const char *folder)
         if (!bad && exists(val))
             bad = read_file(h, val);
     } else {
-        bad = cli_fail(EXIT_BAD_INPUT, "%s: no metrics.jsonl and no metrics.csv in it", folder);
+        bad = history_read_events(h, folder, &events);
+        if (!bad && !events)
+            bad = cli_fail(EXIT_BAD_INPUT,
+                           "%s: no metrics.jsonl, no metrics.csv and no event file in it", folder);
     }
     free(jsonl);
     free(csv);

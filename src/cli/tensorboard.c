@@ -16,8 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define FILE_PREFIX "events.out.tfevents."
-#define MAX_EVENT   (RECORD_ITEMS * (RECORD_KEY_BYTES + 16) + 64)
+#define MAX_EVENT (RECORD_ITEMS * (RECORD_KEY_BYTES + 16) + 64)
 
 typedef struct bytes {
     size_t n;
@@ -42,7 +41,7 @@ static uint32_t crc32c(const uint8_t *at, size_t n)
 }
 
 /* A checksum of bytes that hold checksums is weak, so the format rotates and shifts it. */
-static uint32_t masked_crc(const uint8_t *at, size_t n)
+uint32_t tensorboard_crc(const uint8_t *at, size_t n)
 {
     uint32_t crc = crc32c(at, n);
 
@@ -109,9 +108,9 @@ static int write_event(FILE *file, const bytes *event)
 
     framed.n = 0;
     put_little(&framed, event->n, 8);
-    put_little(&framed, masked_crc(framed.at, 8), 4);
+    put_little(&framed, tensorboard_crc(framed.at, 8), 4);
     put_bytes(&framed, event->at, event->n);
-    put_little(&framed, masked_crc(event->at, event->n), 4);
+    put_little(&framed, tensorboard_crc(event->at, event->n), 4);
     return fwrite(framed.at, 1, framed.n, file) == framed.n && !fflush(file) ? 0 : -1;
 }
 
@@ -120,10 +119,10 @@ static long long next_second(const char *folder)
 {
     long long next = (long long)time(NULL);
     DIR *dir = opendir(folder);
-    size_t len = strlen(FILE_PREFIX);
+    size_t len = strlen(TENSORBOARD_PREFIX);
 
     for (const struct dirent *d = NULL; dir && (d = readdir(dir));)
-        if (strncmp(d->d_name, FILE_PREFIX, len) == 0) {
+        if (strncmp(d->d_name, TENSORBOARD_PREFIX, len) == 0) {
             long long second = strtoll(d->d_name + len, NULL, 10);
             if (second >= next && second < INT32_MAX)
                 next = second + 1;
@@ -141,7 +140,7 @@ int tensorboard_open(log_file *log, const char *folder, const accrue_event *star
     int64_t step = start->resumed ? start->global_step : 0;
 
     gethostname(host, sizeof host - 1);
-    snprintf(name, sizeof name, FILE_PREFIX "%010lld.%s.%lld.0", next_second(folder), host,
+    snprintf(name, sizeof name, TENSORBOARD_PREFIX "%010lld.%s.%lld.0", next_second(folder), host,
              (long long)getpid());
     *log = (log_file){.path = cli_path(folder, name)};
     log->file = fopen(log->path, "wxe");

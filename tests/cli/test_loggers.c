@@ -323,6 +323,15 @@ static void resume_at(const char *where)
         unsetenv("FAKE_ACCRUE_RESUME");
 }
 
+static void save(const char *path, const void *bytes, size_t n)
+{
+    FILE *f = fopen(path, "wb");
+
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, n, f), n);
+    fclose(f);
+}
+
 static void append_to(const char *path, const char *bytes)
 {
     FILE *f = fopen(path, "a");
@@ -583,6 +592,62 @@ static void test_full_disk(void **state)
                      1);
     assert_non_null(strstr(err, "accrue: full/out/metrics.jsonl/"));
     assert_non_null(strstr(err, ": Not a directory\n"));
+    assert_int_equal(mkdir("full/dir", 0777) | mkdir("full/dir/validation.csv", 0777), 0);
+    assert_int_equal(run(T "--save-path full/out --epochs 1 --logger csv --log-dir full "
+                           "--run-name dir"),
+                     1);
+    assert_string_equal(err, "accrue: full/dir/validation.csv: Is a directory\n");
+}
+
+/* accrue plot reads event files of others too, whatever is in them. */
+static void test_broken_events(void **state)
+{
+    static uint8_t golden[4096], bytes[4096];
+    static const char path[] = "broken/events.out.tfevents.1.x.1.0";
+    size_t n = load(golden, sizeof golden, ACR_TEST_DATA "/events.golden"), len = 0;
+    int refused = 0;
+
+    (void)state;
+    assert_int_equal(system("rm -rf broken && mkdir broken"), 0);
+    save(path, golden, n);
+    assert_int_equal(run("plot broken --out broken/x.svg"), 0);
+    assert_non_null(strstr(out, "\nbroken      2       1 "));
+    save(path, golden, n - 5); /* torn: without the validation */
+    assert_int_equal(run("plot broken --out broken/x.svg"), 0);
+    assert_non_null(strstr(out, "\nbroken      2       1 "));
+    assert_non_null(strstr(out, " -     -           -         -  "));
+
+    memcpy(bytes, golden, n);
+    bytes[3] = 1;
+    save(path, bytes, n);
+    assert_int_equal(run("plot broken --out broken/y.svg"), 2);
+    assert_string_equal(err,
+                        "accrue: broken/events.out.tfevents.1.x.1.0: record 1: the checksum of "
+                        "its length is wrong\n");
+    memcpy(bytes, golden, n);
+    bytes[200] ^= 1;
+    save(path, bytes, n);
+    assert_int_equal(run("plot broken --out broken/y.svg"), 2);
+    assert_string_equal(err,
+                        "accrue: broken/events.out.tfevents.1.x.1.0: record 3: its checksum is "
+                        "wrong\n");
+    /* Wrong in the protobuf alone: taken for what it says, or refused with one line. */
+    for (size_t at = 0; at < n; at += 16 + len) {
+        len = (size_t)little(golden + at, 8);
+        for (size_t i = 0; i < len && i < 64; i += 9) {
+            memcpy(bytes, golden, n);
+            bytes[at + 12 + i] ^= 0xff;
+            uint32_t crc = masked(bytes + at + 12, len);
+            for (int k = 0; k < 4; k++)
+                bytes[at + 12 + len + (size_t)k] = (uint8_t)(crc >> 8 * k);
+            save(path, bytes, n);
+            int code = run("plot broken --out broken/y.svg");
+            if (code && (code != 2 || count_lines(err) != 1))
+                fail_msg("byte %zu of the record at %zu: exit %d: %s", i, at, code, err);
+            refused += code == 2;
+        }
+    }
+    assert_in_range(refused, 5, 40);
 }
 
 /* A file may grow to 4 KiB here, and metrics.jsonl does not grow at all. */
@@ -617,6 +682,7 @@ int main(void)
         cmocka_unit_test(test_other_columns), cmocka_unit_test(test_mistakes),
         cmocka_unit_test(test_run_names),     cmocka_unit_test(test_same_folder),
         cmocka_unit_test(test_full_disk),     cmocka_unit_test(test_full_event_file),
+        cmocka_unit_test(test_broken_events),
     };
 
     if (system("rm -rf tb gold res whole csv cols c logs output name same full limit"))

@@ -250,27 +250,31 @@ static void test_odd_series(void **state)
 /* The same run out of any of its logs is the same picture. */
 static void test_any_log(void **state)
 {
-    static char one[1 << 20], other[1 << 20];
-    static const char *const keep[] = {"metrics.jsonl", "*.csv"};
-    size_t n[2] = {0, 0};
+    static char picture_of[3][1 << 20], table_of[3][2000];
+    static const char *const keep[] = {"metrics.jsonl", "*.csv", "events.*"};
+    size_t n[3] = {0, 0, 0};
     char command[300];
 
     (void)state;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         assert_int_equal(system("rm -rf any"), 0);
         assert_int_equal(run(T "--save-path out --epochs 3 --log-dir any --run-name full --loss-fn "
-                               "{\"ce\":1} --logger csv,jsonl"),
+                               "{\"ce\":1} --logger csv,jsonl,tensorboard"),
                          0);
         snprintf(command, sizeof command, "mkdir any/run && cp any/full/%s any/run", keep[i]);
         assert_int_equal(system(command), 0);
         assert_int_equal(run("plot any/run --out any/x.svg"), 0);
         FILE *f = fopen("any/x.svg", "r");
-        n[i] = fread(i ? other : one, 1, sizeof one, f);
+        n[i] = fread(picture_of[i], 1, sizeof picture_of[i], f);
         fclose(f);
+        memcpy(table_of[i], out, sizeof table_of[i] - 1);
     }
     assert_true(n[0] > 10000);
     assert_int_equal(n[0], n[1]);
-    assert_memory_equal(one, other, n[0]);
+    assert_memory_equal(picture_of[0], picture_of[1], n[0]);
+    assert_string_equal(table_of[0], table_of[1]);
+    assert_string_equal(table_of[0],
+                        table_of[2]); /* event files hold floats: the same for people */
     assert_int_equal(run("plot out/metrics.jsonl any/full/metrics.csv --out any/y.svg"), 0);
 }
 
@@ -319,7 +323,7 @@ static const struct {
     {"plot", "plot: a run's folder expected; see accrue plot --help"},
     {"plot --out x.svg", "plot: a run's folder expected; see accrue plot --help"},
     {"plot bad/none", "bad/none: No such file or directory"},
-    {"plot bad/empty", "bad/empty: no metrics.jsonl and no metrics.csv in it"},
+    {"plot bad/empty", "bad/empty: no metrics.jsonl, no metrics.csv and no event file in it"},
     {"plot bad/good bad/nothing", "bad/nothing: holds no step and no validation yet"},
     {"plot bad/good bad/json", "bad/json/metrics.jsonl: line 2: not JSON"},
     {"plot bad/list", "bad/list/metrics.jsonl: line 1: not a JSON object"},
@@ -329,6 +333,8 @@ static const struct {
     {"plot bad/row", "bad/row/metrics.csv: line 3: 2 fields, 3 columns in the header"},
     {"plot bad/quote", "bad/quote/metrics.csv: line 2: no row of CSV"},
     {"plot bad/head", "bad/head/metrics.csv: line 1: no header of CSV"},
+    {"plot bad/folder", "bad/folder/metrics.jsonl: Is a directory"},
+    {"plot bad/events", "bad/events/events.out.tfevents.1: Is a directory"},
     {"plot bad/good --out x.pdf", "--out: 'x.pdf', a name that ends in .svg or .png expected"},
     {"plot bad/good --out svg", "--out: 'svg', a name that ends in .svg or .png expected"},
     {"plot bad/good --smooth 0", "--smooth: 0, a whole number of at least 1 expected"},
@@ -343,8 +349,9 @@ static const struct {
 
 static void test_mistakes(void **state)
 {
-    static const char *const folders[] = {"empty", "good", "nothing", "json",  "list", "epoch",
-                                          "huge",  "step", "row",     "quote", "head"};
+    static const char *const folders[] = {"empty", "good",   "nothing", "json", "list",
+                                          "epoch", "huge",   "step",    "row",  "quote",
+                                          "head",  "folder", "events"};
     char path[100], expected[300];
 
     (void)state;
@@ -353,6 +360,8 @@ static void test_mistakes(void **state)
         snprintf(path, sizeof path, "bad/%s", folders[i]);
         assert_int_equal(mkdir(path, 0777), 0);
     }
+    assert_int_equal(mkdir("bad/folder/metrics.jsonl", 0777), 0);
+    assert_int_equal(mkdir("bad/events/events.out.tfevents.1", 0777), 0);
     put("bad/good/metrics.jsonl", "{\"train\": {\"loss\": 1}, \"epoch\": 0, \"global_step\": 0}\n");
     put("bad/nothing/metrics.jsonl", "{\"epoch\": 0}\n");
     put("bad/json/metrics.jsonl", "{}\n{\"train\": {\n");
