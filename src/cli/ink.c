@@ -96,8 +96,7 @@ void ink_fit(cairo_t *cr, char *out, const char *s, double room)
             head--;
         while (continues(whole[tail]))
             tail++;
-        memcpy(out, whole, head);
-        memcpy(out + head, "\u2026", 3);
-        memcpy(out + head + 3, whole + tail, n - tail + 1);
+        snprintf(out, INK_NAME_BYTES, "%.*s\u2026%.*s", (int)head, whole, (int)(n - tail),
+                 whole + tail);
     }
 }

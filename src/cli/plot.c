@@ -256,9 +256,11 @@ static void y_tick(const drawing *d, const panel *p, double y)
 static void log_ticks(const drawing *d, const panel *p)
 {
     static const double marks[] = {1, 2, 5};
-    int stride = p->y1 - p->y0 > 2.5 ? 3 : 1; /* decades alone where there are many */
+    double span = p->y1 - p->y0;
+    int stride = span > 2.5 ? 3 : 1; /* decades alone where there are many, then some of them */
+    int every = span > 8 ? (int)ceil(span / 6) : 1;
 
-    for (double decade = floor(p->y0); decade <= p->y1; decade++)
+    for (int decade = (int)floor(p->y0); decade <= p->y1; decade += every)
         for (int i = 0; i < 3; i += stride) {
             double y = marks[i] * pow(10, decade);
             if (log10(y) >= p->y0 && log10(y) <= p->y1)
@@ -502,7 +504,9 @@ static void place_panels(drawing *d)
         p->top = d->head + (int)(i / d->columns) * PANEL_HEIGHT + TOP;
         p->bottom = p->top + PANEL_HEIGHT - TOP - BOTTOM;
         switch (p->what) {
-        case LOSS: snprintf(p->title, sizeof p->title, "Loss"); break;
+        case LOSS:
+            snprintf(p->title, sizeof p->title, "Loss%s", p->log ? ", logarithmic" : "");
+            break;
         case ACCEPTED:
             snprintf(p->title, sizeof p->title, "Accepted length, drafted tokens");
             break;
@@ -512,8 +516,6 @@ static void place_panels(drawing *d)
             break;
         case RATE: snprintf(p->title, sizeof p->title, "Learning rate"); break;
         }
-        if (p->log)
-            strcat(p->title, ", logarithmic");
     }
     int rows = (d->n_panels + d->columns - 1) / d->columns;
     d->height = d->head + rows * PANEL_HEIGHT + 30;

@@ -1,5 +1,5 @@
-/* read_events.c - scalars of TensorBoard's event files back into a history: accrue's and those of the
- * peer, whose own log on disk this is.  The peer writes an event per number, so what belongs to
+/* read_events.c - scalars of TensorBoard's event files back into a history: accrue's and those of
+ * the peer, whose own log on disk this is.  It writes an event per number, so what belongs to
  * one record is put together again by its step and its names. */
 #include "cli.h"
 
