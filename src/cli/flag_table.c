@@ -205,7 +205,7 @@ static const flag table[] = {
     {"save-best", FLAG_BOOL, ROLE_USED, FOR_TRAIN, AT(train.save_best),
      .help = "Keep the checkpoint with the least validation loss alone"},
     {"log-freq", FLAG_INT64, ROLE_USED, FOR_TRAIN, AT(log_freq), .arg = "N", FROM(1),
-     .help = "Optimizer steps between two records of metrics.jsonl and two lines"},
+     .help = "Optimizer steps between two records of the logs and two lines of progress"},
     {"save-path", FLAG_STRING, ROLE_USED, FOR_TRAIN, AT(train.save_path), .arg = "DIR",
      .help = "Where checkpoints, metrics.jsonl and training.svg go"},
     {"on-nonfinite", FLAG_CHOICE, ROLE_USED, FOR_TRAIN, AT(train.on_nonfinite),
