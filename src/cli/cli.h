@@ -7,6 +7,7 @@
 
 #include "accrue/accrue.h"
 
+#include <jansson.h>
 #include <stdio.h>
 
 #define CLI_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
@@ -16,6 +17,7 @@ enum { EXIT_BAD_INPUT = 2, EXIT_INTERRUPTED = 130 };
 int cmd_train(int argc, char **argv);
 int cmd_verify(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
+int cmd_plot(int argc, char **argv);
 
 /* Messages -------------------------------------------------------------------------------- */
 
@@ -25,8 +27,12 @@ void cli_notice(const char *format, ...) CLI_PRINTF(1, 2);
 int cli_exit_code(accrue_status status);
 /* Flushes stdout; a failure to write becomes an error. */
 int cli_finish(int code);
-int cli_make_folder(const char *folder); /* mkdir -p; 0, or -1 with errno set */
 void *cli_realloc(void *block, size_t count, size_t size); /* ends the process when it fails */
+
+/* Files ----------------------------------------------------------------------------------- */
+
+char *cli_path(const char *folder, const char *name); /* freed with free */
+int cli_make_folder(const char *folder); /* with those above it; 0, or -1 with errno set */
 
 /* Formats --------------------------------------------------------------------------------- */
 
@@ -72,34 +78,124 @@ typedef struct epoch_record {
 typedef struct history {
     int ttt_steps;
     int64_t n, capacity;
-    int64_t *step;      /* [n] */
-    float *loss;        /* [n] */
-    float *full, *cond; /* [n, ttt_steps] */
+    int64_t *step;                  /* [n] */
+    float *loss, *lr, *tokens_rate; /* [n] */
+    float *full, *cond;             /* [n, ttt_steps] */
     epoch_record *epochs;
     int64_t n_epochs;
     double epoch_start;
 } history;
 
-void history_step(history *h, const accrue_event *e);
+/* `lr` and `tokens_rate` (tokens per second) are NaN where they are not known. */
+void history_step(history *h, const accrue_event *e, double lr, double tokens_rate);
 void history_validation(history *h, const accrue_event *e);
 void history_table(const history *h, FILE *out);
 void history_free(history *h);
 
-/* 0, or -1 with errno set. */
-int plot_write(const history *h, const char *path);
-
 /* Metrics --------------------------------------------------------------------------------- */
 
-typedef struct metrics_log {
-    FILE *file;
-} metrics_log;
+#define RECORD_KEY_BYTES 64
+#define RECORD_ITEMS     220
 
-/* 0, or -1 with errno set.  metrics_open makes the folder and empties an earlier run's file; of the
- * file of a run that goes on it keeps what was before `start`, and tells `h` of it. */
-int metrics_open(metrics_log *log, const char *folder, const accrue_event *start, history *h);
-int metrics_step(metrics_log *log, const accrue_event *e, bool muon);
-int metrics_validation(metrics_log *log, const accrue_event *e);
-int metrics_close(metrics_log *log);
+/* One logged optimizer step or validation as names and numbers, the peer's: "train/loss_0".  A part
+ * before a slash is the object in JSON that holds the rest. */
+typedef struct record {
+    bool validation;
+    int64_t epoch, step; /* `step` is where the loggers put it: the steps before it */
+    int n;
+    struct {
+        char key[RECORD_KEY_BYTES];
+        double value;
+    } items[RECORD_ITEMS];
+} record;
+
+void record_step(record *r, const accrue_event *e, bool muon);
+void record_validation(record *r, const accrue_event *e);
+/* Whether a run that goes on at `start` keeps what was logged there before. */
+bool record_kept(bool validation, int64_t epoch, int64_t step, const accrue_event *start);
+double tokens_rate(const accrue_event *e);
+
+/* A file that grows record by record.  Functions on it return 0, or -1 with errno set. */
+typedef struct log_file {
+    FILE *file;
+    char *path; /* freed with free */
+} log_file;
+
+/* Makes the folder and empties an earlier run's metrics.jsonl in it; of the file of a run that goes
+ * on it keeps what was before `start`, and tells `h`, where there is one. */
+int metrics_open(log_file *log, const char *folder, const accrue_event *start, history *h);
+int metrics_write(log_file *log, const record *r);
+
+/* Runs read back, for plots --------------------------------------------------------------- */
+
+/* What is wrong with a record, or NULL when it is well or has nothing to tell. */
+const char *history_record(history *h, const json_t *o);
+/* Sets a member and takes over `value`; "train/loss" is loss in the object train. */
+void history_set(json_t *o, const char *key, json_t *value);
+/* Forgets what was logged at `step` (as loggers count) and later. */
+void history_drop(history *h, int64_t step);
+/* The event files of a folder; `found` tells whether there are any. */
+int history_read_events(history *h, const char *folder, bool *found);
+/* Reads the run whose folder or file `path` is.  0, or the exit code after a line on stderr. */
+int history_read(history *h, const char *path);
+
+/* Loggers --------------------------------------------------------------------------------- */
+
+enum { LOGGER_TENSORBOARD = 1, LOGGER_CSV = 2, LOGGER_JSONL = 4 };
+
+typedef struct csv_log {
+    log_file to;
+    char *header; /* of the file that a run goes on with */
+    bool validation, started;
+    const char *why; /* a failure that errno has no word for */
+} csv_log;
+
+int csv_open(csv_log *log, const char *folder, bool validation, const accrue_event *start);
+int csv_write(csv_log *log, const record *r);
+/* Splits a line of RFC 4180 in place into at most `most` fields; their count, or -1 where quotes do
+ * not close or there are more. */
+int csv_split(char *line, char **fields, int most);
+
+#define TENSORBOARD_PREFIX "events.out.tfevents."
+
+uint32_t tensorboard_crc(const uint8_t *at, size_t n);
+int tensorboard_open(log_file *log, const char *folder, const accrue_event *start);
+int tensorboard_write(log_file *log, const record *r);
+
+/* The comma separated names of --logger.  0, or the exit code after a line on stderr. */
+int loggers_parse(unsigned *set, const char *names);
+/* The folder below --log-dir, with {time}, {utc_time}, {rank} and {local_rank} of the run's name
+ * filled in; freed with free.  0, or the exit code after a line on stderr. */
+int loggers_folder(char **folder, const char *log_dir, const char *run_name);
+
+/* Everything that a run is logged to: metrics.jsonl in --save-path, and what --logger asks for. */
+typedef struct run_log {
+    unsigned set;
+    char *folder; /* of the loggers; NULL: none */
+    bool muon;
+    int64_t freq;
+    log_file metrics, jsonl, tensorboard;
+    csv_log train, val;
+    char failed[600]; /* the last failure, naming the file */
+} run_log;
+
+/* 0, or -1 with `failed` set. */
+int log_open(run_log *log, const char *save_path, const accrue_event *start, history *h);
+int log_step(run_log *log, const accrue_event *e);
+int log_validation(run_log *log, const accrue_event *e);
+int log_close(run_log *log);
+
+/* Plots ----------------------------------------------------------------------------------- */
+
+typedef struct plot_run {
+    const char *name;
+    const history *history;
+} plot_run;
+
+/* Draws the runs over each other, as PNG where the name ends so, else as SVG.  `smooth` is the
+ * number of steps to average over, 0 for a sixtieth of the run.  0, or -1 with errno set. */
+int plot_write(const plot_run *runs, int n, const char *title, int64_t smooth, const char *path);
+bool plot_is_png(const char *path);
 
 /* Signals --------------------------------------------------------------------------------- */
 

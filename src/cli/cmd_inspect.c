@@ -208,7 +208,7 @@ static int print_inspection(const char *text, const cli_options *o)
     }
     root = json_loads(text, 0, &error);
     if (!root)
-        return cli_fail(EXIT_FAILURE, "%s: the library's description is no JSON: %s", o->dir,
+        return cli_fail(EXIT_FAILURE, "%s: the library's description is no JSON: %s", o->dirs[0],
                         error.text);
     print_object(root, 0);
     json_decref(root);
@@ -230,9 +230,9 @@ int cmd_inspect(int argc, char **argv)
         flags_help(stdout, FOR_INSPECT);
         return cli_finish(EXIT_SUCCESS);
     }
-    if (!o.dir)
+    if (!o.dirs[0])
         return cli_fail(EXIT_BAD_INPUT, "inspect: a folder expected; see accrue inspect --help");
-    accrue_status status = accrue_inspect(&text, o.dir, &err);
+    accrue_status status = accrue_inspect(&text, o.dirs[0], &err);
     if (status)
         return cli_fail(cli_exit_code(status), "%s", err.message);
     bad = print_inspection(text, &o);

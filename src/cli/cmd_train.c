@@ -7,12 +7,11 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef struct train_run {
     const cli_options *o;
     progress progress;
-    metrics_log metrics;
+    run_log log;
     history history;
     char failure[600];    /* why the callback stopped the run */
     char checkpoint[600]; /* the folder written last */
@@ -34,24 +33,23 @@ static void print_start(const train_run *run, const accrue_train_plan *plan)
         printf("%s micro-batch%s left over at the end of epochs and dropped\n",
                format_count(plan->dropped_micro_batches).s,
                plan->dropped_micro_batches == 1 ? "" : "es");
+    if (run->log.folder)
+        printf("logs in %s\n", run->log.folder);
     fflush(stdout);
 }
 
 static void log_event(train_run *run, const accrue_event *e)
 {
-    const accrue_train_options *t = &run->o->train;
     int failed = 0;
 
-    errno = 0;
     if (e->kind == ACCRUE_EVENT_START)
-        failed = metrics_open(&run->metrics, t->save_path, e, &run->history);
-    else if (e->kind == ACCRUE_EVENT_STEP && (e->global_step - 1) % run->o->log_freq == 0)
-        failed = metrics_step(&run->metrics, e, t->window.optimizer == ACCRUE_MUON);
+        failed = log_open(&run->log, run->o->train.save_path, e, &run->history);
+    else if (e->kind == ACCRUE_EVENT_STEP)
+        failed = log_step(&run->log, e);
     else if (e->kind == ACCRUE_EVENT_VALIDATION)
-        failed = metrics_validation(&run->metrics, e);
+        failed = log_validation(&run->log, e);
     if (failed)
-        snprintf(run->failure, sizeof run->failure, "%s/metrics.jsonl: %s", t->save_path,
-                 strerror(errno));
+        snprintf(run->failure, sizeof run->failure, "%s", run->log.failed);
     else if (e->kind == ACCRUE_EVENT_START)
         config_save(run->o, run->failure, sizeof run->failure);
 }
@@ -67,7 +65,7 @@ static int on_train_event(const accrue_event *e, void *payload)
         run->history.epoch_start = e->seconds;
     run->global_step = e->kind == ACCRUE_EVENT_CHECKPOINT ? run->global_step : e->global_step;
     if (e->kind == ACCRUE_EVENT_STEP)
-        history_step(&run->history, e);
+        history_step(&run->history, e, run->log.muon ? e->muon_lr : e->lr, tokens_rate(e));
     if (e->kind == ACCRUE_EVENT_VALIDATION)
         history_validation(&run->history, e);
     if (e->kind == ACCRUE_EVENT_CHECKPOINT)
@@ -87,6 +85,13 @@ static int on_dry_event(const accrue_event *e, void *payload)
     return signals_stopped() ? ACCRUE_CANCEL : ACCRUE_GO_ON;
 }
 
+static int draw_plot(const train_run *run, const char *path)
+{
+    const plot_run drawn = {"training", &run->history};
+
+    return plot_write(&drawn, 1, NULL, 0, path);
+}
+
 /* What the run leaves behind beside its checkpoints. */
 static int sum_up(train_run *run)
 {
@@ -98,13 +103,12 @@ static int sum_up(train_run *run)
     snprintf(path, bytes, "%s/training.svg", folder);
     printf("\n");
     history_table(&run->history, stdout);
-    /* A run that was finished before keeps the plot that it has; it may have died before one. */
-    if (run->history.n && (run->progress.stepped || access(path, F_OK)) &&
-        plot_write(&run->history, path))
+    if (run->history.n && draw_plot(run, path))
         code = cli_fail(EXIT_FAILURE, "%s: %s", path, strerror(errno));
     else
-        printf("\n%s%s%s/metrics.jsonl%s%s\n", run->checkpoint, run->checkpoint[0] ? ", " : "",
-               folder, run->history.n ? ", " : "", run->history.n ? path : "");
+        printf("\n%s%s%s/metrics.jsonl%s%s%s%s\n", run->checkpoint, run->checkpoint[0] ? ", " : "",
+               folder, run->history.n ? ", " : "", run->history.n ? path : "",
+               run->log.folder ? ", " : "", run->log.folder ? run->log.folder : "");
     free(path);
     return code;
 }
@@ -135,11 +139,17 @@ static int train(const cli_options *o)
     int code = EXIT_SUCCESS;
 
     run = (train_run){.o = o};
+    run.log = (run_log){.freq = o->log_freq, .muon = o->train.window.optimizer == ACCRUE_MUON};
+    code = loggers_parse(&run.log.set, o->logger);
+    if (!code && run.log.set)
+        code = loggers_folder(&run.log.folder, o->log_dir, o->run_name);
+    if (code)
+        return code;
     progress_init(&run.progress, o->log_freq);
     accrue_status status = accrue_train(&o->train, on_train_event, &run, &err);
     progress_clear(&run.progress);
-    if (metrics_close(&run.metrics) && !status)
-        code = cli_fail(EXIT_FAILURE, "%s/metrics.jsonl: %s", o->train.save_path, strerror(errno));
+    if (log_close(&run.log) && !status)
+        code = cli_fail(EXIT_FAILURE, "%s", run.log.failed);
     else if (status == ACCRUE_ECANCELED && signals_stopped() && !run.failure[0])
         code = finish_stopped(&run);
     else if (status)
@@ -147,6 +157,7 @@ static int train(const cli_options *o)
     else
         code = sum_up(&run);
     history_free(&run.history);
+    free(run.log.folder);
     return code;
 }
 

@@ -177,6 +177,7 @@ int flags_check(const cli_options *o)
 {
     const accrue_train_options *t = &o->train;
     char where[PLACE_BYTES + 200];
+    unsigned loggers = 0;
     int bad = 0;
 
     if (!t->verifier)
@@ -203,5 +204,9 @@ int flags_check(const cli_options *o)
         place(where, sizeof where, o, "save-path");
         return cli_fail(EXIT_BAD_INPUT, "%s: '', a folder expected", where);
     }
-    return 0;
+    if (!o->log_dir) {
+        place(where, sizeof where, o, "log-dir");
+        return cli_fail(EXIT_BAD_INPUT, "%s: '', a folder expected", where);
+    }
+    return loggers_parse(&loggers, o->logger);
 }

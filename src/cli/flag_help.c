@@ -75,6 +75,11 @@ static const struct {
     {FOR_INSPECT, "DIR",
      "Show what a data set, checkpoint or verifier folder contains.\v"
      "Exit status: 0 done; 2 DIR cannot be read or is none of these."},
+    {FOR_PLOT, "DIR...",
+     "Draw training runs over each other and sum them up in a table.\v"
+     "Each DIR is a run's --save-path, or a folder of a logger, speculators' too: metrics.jsonl, "
+     "metrics.csv or TensorBoard's event files are read.\n\n"
+     "Exit status: 0 done; 1 the picture cannot be written; 2 bad input, and nothing is written."},
 };
 
 /* Whether the heading at `i` has a flag of this command under it. */
@@ -103,7 +108,7 @@ void flags_help(FILE *out, unsigned command)
             continue;
         if (f->kind == FLAG_GROUP) {
             group++;
-            if (command != FOR_INSPECT && heads_some(flags, n, i, command))
+            if (command & (FOR_TRAIN | FOR_VERIFY) && heads_some(flags, n, i, command))
                 options[k++] = (struct argp_option){.doc = f->help, .group = group};
             continue;
         }
@@ -128,6 +133,7 @@ void flags_help(FILE *out, unsigned command)
     snprintf(name, sizeof name, "accrue %s",
              command == FOR_TRAIN    ? "train"
              : command == FOR_VERIFY ? "verify"
+             : command == FOR_PLOT   ? "plot"
                                      : "inspect");
     argp_help(&argp, out, ARGP_HELP_SHORT_USAGE | ARGP_HELP_LONG | ARGP_HELP_DOC, name);
     fputc('\n', out);
@@ -171,10 +177,12 @@ static void man_flag(FILE *out, const flag *f, const cli_options *o)
     roff(out, f->help);
     roff(out, value);
     fputs(".\n", out);
-    if (!(f->commands & FOR_VERIFY) && f->role == ROLE_USED)
-        fputs("Training only.\n", out);
-    if (!(f->commands & FOR_TRAIN))
+    if (f->commands == FOR_PLOT)
+        fputs("Plot only.\n", out);
+    else if (!(f->commands & FOR_TRAIN))
         fputs("Verify and inspect only.\n", out);
+    else if (!(f->commands & FOR_VERIFY) && f->role == ROLE_USED)
+        fputs("Training only.\n", out);
 }
 
 void flags_man(FILE *out)
@@ -193,7 +201,8 @@ void flags_man(FILE *out)
             "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue verify\n\\-\\-verifier\\-name\\-or\\-path \\fIDIR\\fP \\-\\-data\\-path "
             "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
-            ".B accrue inspect\n\\fIDIR\\fP [\\-\\-json]\n"
+            ".B accrue inspect\n\\fIDIR\\fP [\\-\\-json]\n.br\n"
+            ".B accrue plot\n\\fIDIR\\fP... [\\-\\-out \\fIFILE\\fP]\n"
             ".SH DESCRIPTION\n"
             "\\fBaccrue train\\fP trains an EAGLE\\-3 draft model from a data set and hidden "
             "states as speculators 0.9 prepares them, and writes checkpoint folders that it "
@@ -202,7 +211,9 @@ void flags_man(FILE *out)
             "that it makes, with a reference computed in one piece; in float64 unless "
             "\\-\\-hidden\\-states\\-dtype says otherwise.\n.PP\n"
             "\\fBaccrue inspect\\fP shows what a data set, checkpoint or verifier folder "
-            "contains.\n"
+            "contains.\n.PP\n"
+            "\\fBaccrue plot\\fP draws training runs over each other, from their metrics.jsonl or "
+            "from what \\-\\-logger wrote, and sums them up in a table.\n"
             ".SH OPTIONS\n"
             "Underscores pass for dashes; of a repeated flag the last one wins.\n",
             accrue_version());
@@ -222,6 +233,7 @@ void flags_man(FILE *out)
         "In the folder of \\-\\-save\\-path: a checkpoint folder per epoch, "
         "\\fImetrics.jsonl\\fP with one record per logged optimizer step and per validation, "
         "\\fItraining.svg\\fP, and \\fIrun.yaml\\fP with the configuration and the origin of every "
-        "value, for \\-\\-config. A run that trains empties an earlier metrics.jsonl.\n",
+        "value, for \\-\\-config. With \\-\\-logger, logs in the folder of \\-\\-run\\-name below "
+        "\\-\\-log\\-dir. A run that begins anew empties earlier ones.\n",
         out);
 }

@@ -73,7 +73,8 @@ static const flag table[] = {
      .help = "Print the resolved configuration as such a file, and end"},
     {"json", FLAG_BOOL, ROLE_USED, FOR_VERIFY | FOR_INSPECT, AT(json),
      .help = "Print JSON instead of a table"},
-    {"help", FLAG_BOOL, ROLE_USED, RUN | FOR_INSPECT, AT(help), .help = "Print this help"},
+    {"help", FLAG_BOOL, ROLE_USED, RUN | FOR_INSPECT | FOR_PLOT, AT(help),
+     .help = "Print this help"},
 
     GROUP("Verifier", "verifier"),
     {"verifier-name-or-path", FLAG_STRING, ROLE_USED, RUN, AT(train.verifier), .arg = "DIR",
@@ -236,7 +237,7 @@ static const flag table[] = {
      .help = "After SIGTERM or SIGINT, how long the window may take to end before it is given up; "
              "then the run is saved"},
     {"log-freq", FLAG_INT64, ROLE_USED, FOR_TRAIN, AT(log_freq), .arg = "N", FROM(1),
-     .help = "Optimizer steps between two records of metrics.jsonl and two lines"},
+     .help = "Optimizer steps between two records of the logs and two lines of progress"},
     {"save-path", FLAG_STRING, ROLE_USED, FOR_TRAIN, AT(train.save_path), .arg = "DIR",
      .also = "output-dir",
      .help = "Where checkpoints, metrics.jsonl, run.yaml and training.svg go"},
@@ -251,10 +252,24 @@ static const flag table[] = {
      .help = "Go on from this checkpoint; of a speculators one, begin with its weights"},
     LATER("fsdp-shard", FLAG_BOOL, "false"),
     LATER("gradient-checkpointing", FLAG_BOOL, "false"),
-    SECTION("logging"),
-    LATER("logger", FLAG_STRING, ""),
-    IGNORED("log-dir", FLAG_STRING, "Accepted; it is for loggers"),
-    IGNORED("run-name", FLAG_STRING, "Accepted; it is for loggers"),
+
+    GROUP("Logging", "logging"),
+    {"logger", FLAG_STRING, ROLE_USED, FOR_TRAIN, AT(logger), .arg = "NAME,...", .unset = "none",
+     .help = "tensorboard, csv, jsonl: logs beside metrics.jsonl, in --log-dir/<run's name>"},
+    {"log-dir", FLAG_STRING, ROLE_USED, FOR_TRAIN, AT(log_dir), .arg = "DIR",
+     .help = "Where the loggers' folders go"},
+    {"run-name", FLAG_STRING, ROLE_USED, FOR_TRAIN, AT(run_name), .arg = "NAME", .unset = "{time}",
+     .help = "Folder of this run's logs; {time}, {utc_time}, {rank} and {local_rank} are filled "
+             "in. A run that goes on under the same name goes on in its logs"},
+
+    GROUP("Plot", NULL),
+    {"out", FLAG_STRING, ROLE_USED, FOR_PLOT, AT(out), .arg = "FILE",
+     .unset = "plot.svg and plot.png", .help = "Picture to write; its name ends in .svg or .png"},
+    {"smooth", FLAG_INT64, ROLE_USED, FOR_PLOT, AT(smooth), .arg = "N", FROM(1),
+     .unset = "a sixtieth of the run",
+     .help = "Steps that a moving average takes in; 1 draws every step"},
+    {"title", FLAG_STRING, ROLE_USED, FOR_PLOT, AT(title), .arg = "TEXT",
+     .help = "Heading of the picture"},
 
     SECTION("dflash"),
     LATER("block-size", FLAG_STRING, NULL),

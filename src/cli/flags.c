@@ -28,6 +28,7 @@ void flags_init(cli_options *o)
     accrue_train_options_init(&o->train, sizeof o->train);
     o->log_freq = 1;
     o->grace = 20;
+    o->log_dir = "./logs";
 }
 
 /* Nearest name ---------------------------------------------------------------------------- */
@@ -102,11 +103,11 @@ const char *nearest_name(const char *word, const char *(*candidate)(int i, void 
 /* Train and verify take each other's flags, so that a command line can be used for both. */
 static bool belongs(const parser *p, const flag *f)
 {
-    if (p->command == FOR_INSPECT)
-        return f->commands & FOR_INSPECT;
+    if (p->command == FOR_INSPECT || p->command == FOR_PLOT)
+        return f->commands & p->command;
     if (p->command == FOR_TRAIN)
-        return f->commands != (FOR_VERIFY | FOR_INSPECT);
-    return true;
+        return !f->commands || f->commands & FOR_TRAIN;
+    return f->commands != FOR_PLOT;
 }
 
 /* The flags' names, then what others call them. */
@@ -233,10 +234,14 @@ static int take_argument(parser *p)
     if (strcmp(arg, "-h") == 0)
         arg = "--help";
     if (strncmp(arg, "--", 2) != 0 || !arg[2]) {
-        if (p->command == FOR_INSPECT && arg[0] != '-' && !p->o->dir) {
-            p->o->dir = arg;
+        int room = p->command == FOR_INSPECT ? 1 : p->command == FOR_PLOT ? MAX_DIRS : 0;
+        if (arg[0] != '-' && p->o->n_dirs < room) {
+            p->o->dirs[p->o->n_dirs++] = arg;
             return 0;
         }
+        if (arg[0] != '-' && p->command == FOR_PLOT)
+            return cli_fail(EXIT_BAD_INPUT, "plot: %s is one too many, at most %d runs expected",
+                            arg, room);
         return cli_fail(EXIT_BAD_INPUT, "unexpected argument '%s'; see accrue %s --help", arg,
                         p->argv[0]);
     }

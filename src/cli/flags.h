@@ -9,6 +9,7 @@
 
 #define MAX_LIST  64
 #define MAX_FLAGS 192
+#define MAX_DIRS  16
 
 typedef enum flag_origin { ORIGIN_DEFAULT, ORIGIN_LINE, ORIGIN_FILE } flag_origin;
 
@@ -21,14 +22,18 @@ typedef struct cli_options {
     double grace; /* seconds */
     bool dry_run, json, help, dump_config;
     const char *config;
-    const char *dir; /* accrue inspect DIR */
+    const char *logger, *log_dir, *run_name;
+    const char *out, *title; /* of accrue plot */
+    int64_t smooth;
+    const char *dirs[MAX_DIRS]; /* accrue inspect DIR, accrue plot DIR... */
+    int n_dirs;
     int target_layer_ids[MAX_LIST], full_attention_indices[MAX_LIST];
     flag_origin origin[MAX_FLAGS]; /* by index into the table */
     int line[MAX_FLAGS];           /* in the file */
     char stage[8];                 /* what its keys stand under: "train." or nothing */
 } cli_options;
 
-enum { FOR_TRAIN = 1, FOR_VERIFY = 2, FOR_INSPECT = 4 };
+enum { FOR_TRAIN = 1, FOR_VERIFY = 2, FOR_INSPECT = 4, FOR_PLOT = 8 };
 
 typedef enum flag_kind {
     FLAG_GROUP, /* a heading, or, without `help`, just a section of the configuration */

@@ -34,6 +34,7 @@ static const struct command {
     {"train", cmd_train, FOR_TRAIN, "train a draft model"},
     {"verify", cmd_verify, FOR_VERIFY, "prove gradient accumulation on your own data"},
     {"inspect", cmd_inspect, FOR_INSPECT, "show what a data set, checkpoint or verifier contains"},
+    {"plot", cmd_plot, FOR_PLOT, "draw training runs over each other"},
     {"help", cmd_help, 0, "show this, or the help of a command"},
     {"--help", cmd_help, 0, NULL},
     {"-h", cmd_help, 0, NULL},

@@ -1,43 +1,144 @@
-/* plot.c - training.svg: loss per optimizer step above, accuracies below, one x axis.
+/* plot.c - runs drawn over each other: a panel per quantity, a colour per run.
  *
- * The curves are moving averages over a sixtieth of the run, with the raw loss pale behind them;
- * validation stands as points at the end of its epoch.  Long runs are averaged into as many
- * points as there are pixels. */
+ * The curves are moving averages, with the values of the steps pale behind them; validation stands
+ * as points at the end of its epoch.  Long runs are averaged into as many points as there are
+ * pixels.  A gap in a curve is a value that was not a number. */
 #include "cli.h"
 
+#include "ink.h"
+
+#include <cairo-svg.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#define WIDTH      960
-#define HEIGHT     720
-#define LEFT       72
-#define RIGHT      790
-#define MAX_POINTS 700
-#define INK        "#1f2937"
-#define SOFT       "#6b7280"
-#define GRID       "#e5e7eb"
+#define PANEL_WIDTH  470.0
+#define PANEL_HEIGHT 236.0
+#define LEFT         66.0 /* of a panel, for the labels */
+#define RIGHT        20.0
+#define TOP          34.0
+#define BOTTOM       34.0
+#define MARGIN       18.0
+#define LEGEND_ROW   22.0
+#define MAX_NAME     300.0 /* of a name in the legend, in pixels */
+#define MAX_POINTS   500
+#define MAX_PANELS   32
+#define SHOWN_STEPS  7 /* TTT steps with panels of their own */
+#define PNG_SCALE    2
+#define LOG_RATIO    25 /* a loss that falls by this much or more is drawn on a logarithmic axis */
 
-static const char *const palette[] = {"#2563eb", "#ea580c", "#16a34a", "#9333ea",
-                                      "#0891b2", "#dc2626", "#ca8a04", "#64748b"};
+#define INK  0x1f2937
+#define SOFT 0x6b7280
+#define GRID 0xe5e7eb
+
+/* Okabe and Ito's, which colour-blind people can tell apart; its yellow is lost on white. */
+static const unsigned palette[] = {0x0072b2, 0xd55e00, 0x009e73, 0xcc79a7,
+                                   0xe69f00, 0x56b4e9, 0x4d4d4d, 0x882255};
+
+typedef enum quantity { LOSS, ACCEPTED, FULL, COND, RATE } quantity;
 
 typedef struct panel {
-    FILE *out;
-    double top, bottom;
-    double x0, x1, y0, y1; /* of the data */
-    double step;           /* of the ticks on y */
+    quantity what;
+    int k; /* TTT step */
+    char title[80];
+    double left, top, right, bottom; /* of the frame */
+    double x0, x1, y0, y1;           /* of the data; y in log10 where `log` */
+    double step;                     /* between the ticks on y */
+    bool log, empty;
 } panel;
 
-static double px(const panel *p, double x)
+typedef struct drawing {
+    cairo_t *cr;
+    const plot_run *runs;
+    int n_runs, n_panels, columns;
+    panel panels[MAX_PANELS];
+    const char *title;
+    int64_t smooth;
+    double width, height, head; /* `head` is what title and legend take */
+    double *sum;                /* [longest run + 1] sums of values, for the averages */
+    int64_t *count;             /* likewise of the values that are numbers */
+} drawing;
+
+/* Data ------------------------------------------------------------------------------------ */
+
+static double step_value(const history *h, const panel *p, int64_t i)
 {
-    return LEFT + (x - p->x0) / (p->x1 - p->x0) * (RIGHT - LEFT);
+    double sum = 0;
+
+    switch (p->what) {
+    case LOSS: return (double)h->loss[i];
+    case RATE: return (double)h->lr[i];
+    case FULL: return p->k < h->ttt_steps ? (double)h->full[i * h->ttt_steps + p->k] : (double)NAN;
+    case COND: return p->k < h->ttt_steps ? (double)h->cond[i * h->ttt_steps + p->k] : (double)NAN;
+    case ACCEPTED:
+        for (int k = 0; k < h->ttt_steps; k++)
+            sum += (double)h->full[i * h->ttt_steps + k];
+        return h->ttt_steps ? sum : (double)NAN;
+    }
+    return (double)NAN;
 }
 
-static double py(const panel *p, double y)
+static double validation_value(const accrue_metrics *m, const panel *p)
 {
-    return p->bottom - (y - p->y0) / (p->y1 - p->y0) * (p->bottom - p->top);
+    if (p->what == LOSS)
+        return ratio(m->loss_sum, m->loss_total);
+    if (p->what == ACCEPTED && m->n_steps)
+        return accepted_length(m);
+    if (p->what == FULL && p->k < m->n_steps)
+        return ratio(m->full_acc_sum[p->k], m->full_acc_total[p->k]);
+    if (p->what == COND && p->k < m->n_steps)
+        return ratio(m->cond_acc_sum[p->k], m->cond_acc_total[p->k]);
+    return (double)NAN;
+}
+
+/* Steps on either side of one that its average takes in. */
+static int64_t reach_of(const drawing *d, const history *h)
+{
+    if (d->smooth)
+        return d->smooth / 2;
+    return h->n >= 30 ? h->n / 120 + 1 : 0;
+}
+
+static void sum_up(drawing *d, const history *h, const panel *p)
+{
+    d->sum[0] = 0;
+    d->count[0] = 0;
+    for (int64_t i = 0; i < h->n; i++) {
+        double y = step_value(h, p, i);
+        bool number = isfinite(y);
+        d->sum[i + 1] = d->sum[i] + (number ? y : 0);
+        d->count[i + 1] = d->count[i] + number;
+    }
+}
+
+/* Mean of the steps from i to before `end` and of `reach` more on both sides.  At the beginning,
+ * where curves are steep, it is fewer on both sides alike, else they would be pulled inwards. */
+static double mean(const drawing *d, const history *h, int64_t i, int64_t end, int64_t reach)
+{
+    int64_t low = i - (reach < i ? reach : i), high = end + (i - low);
+
+    if (high > h->n)
+        high = h->n;
+    if (d->count[end] == d->count[i]) /* a gap stays one */
+        return (double)NAN;
+    return (d->sum[high] - d->sum[low]) / (double)(d->count[high] - d->count[low]);
+}
+
+/* Axes ------------------------------------------------------------------------------------ */
+
+static void widen(panel *p, double x, double y)
+{
+    if (x < p->x0)
+        p->x0 = x;
+    if (x > p->x1)
+        p->x1 = x;
+    if (!isfinite(y))
+        return;
+    if (y < p->y0)
+        p->y0 = y;
+    if (y > p->y1)
+        p->y1 = y;
 }
 
 /* 1, 2 or 5 times a power of ten, for about `n` ticks over `span`. */
@@ -48,240 +149,492 @@ static double tick_step(double span, int n)
     return base * (f < 1.5 ? 1 : f < 3.5 ? 2 : f < 7.5 ? 5 : 10);
 }
 
-static void frame(const panel *p, const char *title, bool x_labels)
-{
-    double step = p->step, x_step = tick_step(p->x1 - p->x0, 9);
-    FILE *out = p->out;
-
-    fprintf(out, "<text x=\"%d\" y=\"%.0f\" class=\"title\">%s</text>\n", LEFT, p->top - 14, title);
-    for (double k = ceil(p->y0 / step - 1e-9); k * step <= p->y1 + step * 1e-9; k++) {
-        double v = fabs(k) < 0.5 ? 0 : k * step;
-        fprintf(out, "<line x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\" class=\"grid\"/>\n", LEFT,
-                py(p, v), RIGHT, py(p, v));
-        fprintf(out, "<text x=\"%d\" y=\"%.1f\" class=\"tick\" text-anchor=\"end\">%.6g</text>\n",
-                LEFT - 10, py(p, v) + 4, v);
-    }
-    if (x_step < 1)
-        x_step = 1;
-    for (double k = ceil(p->x0 / x_step); k * x_step <= p->x1 + 1e-9; k++) {
-        double x = px(p, k * x_step);
-        fprintf(out, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" class=\"axis\"/>\n", x,
-                p->bottom, x, p->bottom + 5);
-        if (x_labels)
-            fprintf(out,
-                    "<text x=\"%.1f\" y=\"%.1f\" class=\"tick\" text-anchor=\"middle\">%s</text>\n",
-                    x, p->bottom + 20, format_count((int64_t)(k * x_step)).s);
-    }
-    fprintf(out, "<line x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\" class=\"axis\"/>\n", LEFT,
-            p->bottom, RIGHT, p->bottom);
-}
-
-/* Dashed lines where epochs end; none after the last, and none when they would be a fence. */
-static void epoch_lines(const panel *p, const history *h)
-{
-    if (h->n_epochs > 12)
-        return;
-    for (int64_t e = 0; e + 1 < h->n_epochs; e++) {
-        double x = px(p, (double)h->epochs[e].last_step + 0.5);
-        fprintf(p->out, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" class=\"epoch\"/>\n",
-                x, p->top, x, p->bottom);
-    }
-}
-
-/* Mean over the points within `half` of i. */
-static double smooth(const float *y, int64_t n, int stride, int64_t i, int64_t half)
-{
-    int64_t reach = half < i ? half : i;
-    double sum = 0;
-
-    if (n - 1 - i < reach)
-        reach = n - 1 - i; /* the same on both sides, else the ends are pulled inwards */
-    for (int64_t j = i - reach; j <= i + reach; j++)
-        sum += (double)y[j * stride];
-    return sum / (double)(2 * reach + 1);
-}
-
-static void curve(const panel *p, const history *h, const float *y, int stride, int64_t half,
-                  const char *style)
-{
-    int64_t bin = (h->n + MAX_POINTS - 1) / MAX_POINTS;
-
-    if (h->n < 2)
-        return;
-    fprintf(p->out, "<polyline %s points=\"", style);
-    for (int64_t i = 0; i < h->n; i += bin) {
-        int64_t n = h->n - i < bin ? h->n - i : bin;
-        double sum_x = 0, sum_y = 0;
-        for (int64_t j = i; j < i + n; j++) {
-            sum_x += (double)h->step[j];
-            sum_y += smooth(y, h->n, stride, j, half);
-        }
-        fprintf(p->out, "%s%.1f,%.1f", i ? " " : "", px(p, sum_x / (double)n),
-                py(p, sum_y / (double)n));
-    }
-    fputs("\"/>\n", p->out);
-}
-
-static void point(const panel *p, double x, double y, const char *color)
-{
-    if (isfinite(y))
-        fprintf(p->out,
-                "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4.5\" fill=\"%s\" stroke=\"#fff\" "
-                "stroke-width=\"1.5\"/>\n",
-                px(p, x), py(p, y), color);
-}
-
-typedef enum legend_mark { MARK_LINE, MARK_DASHED, MARK_POINT } legend_mark;
-
-static void legend(const panel *p, int row, legend_mark mark, const char *color, const char *label)
-{
-    double x = RIGHT + 22, y = p->top + 6 + 20 * row;
-
-    if (mark == MARK_POINT)
-        fprintf(p->out, "<circle cx=\"%.0f\" cy=\"%.0f\" r=\"4.5\" fill=\"%s\"/>\n", x + 11, y,
-                color);
-    else
-        fprintf(p->out,
-                "<line x1=\"%.0f\" y1=\"%.0f\" x2=\"%.0f\" y2=\"%.0f\" stroke=\"%s\" "
-                "stroke-width=\"2.2\"%s/>\n",
-                x, y, x + 22, y, color, mark == MARK_DASHED ? " stroke-dasharray=\"5 4\"" : "");
-    fprintf(p->out, "<text x=\"%.0f\" y=\"%.0f\" class=\"legend\">%s</text>\n", x + 30, y + 4,
-            label);
-}
-
-static void widen(panel *p, double y)
-{
-    if (!isfinite(y))
-        return;
-    if (y < p->y0)
-        p->y0 = y;
-    if (y > p->y1)
-        p->y1 = y;
-}
-
 /* Limits a little outside the data, on a tick where that is near. */
-static void settle(panel *p, double floor_at)
+static void settle(panel *p)
 {
+    if (p->x0 > p->x1)
+        p->x0 = p->x1 = 0;
+    if (!(p->x1 > p->x0))
+        p->x1 = p->x0 + 1;
+    p->empty = p->y0 > p->y1;
+    if (p->empty)
+        p->y0 = p->y1 = 0;
+    p->log = p->what == LOSS && p->y0 > 0 && p->y1 / p->y0 >= LOG_RATIO;
+    if (p->log) {
+        double span = log10(p->y1 / p->y0);
+        p->y0 = log10(p->y0) - 0.04 * span;
+        p->y1 = log10(p->y1) + 0.04 * span;
+        return;
+    }
+    bool positive = p->y0 >= 0, share = p->what == FULL || p->what == COND;
+    if (p->what != LOSS && positive)
+        p->y0 = 0;
     double span = p->y1 - p->y0;
-
-    if (!(span > 0))
-        span = fabs(p->y1) > 0 ? fabs(p->y1) : 1;
-    double step = p->step = tick_step(1.04 * span, 5);
-    p->y0 = fmax(floor((p->y0 - 0.02 * span) / step) * step, floor_at);
+    if (!(span > 1e-12 * fabs(p->y1)))
+        span = p->y1 > 0 ? p->y1 : 1;
+    double step = p->step = tick_step(1.04 * span, 4);
+    p->y0 = floor((p->y0 - 0.02 * span) / step) * step;
     p->y1 = ceil((p->y1 + 0.02 * span) / step) * step;
+    if (positive && p->y0 < 0)
+        p->y0 = 0;
+    if (share && p->y1 > 1)
+        p->y1 = 1;
 }
 
-static void loss_panel(panel *p, const history *h, int64_t half)
+/* All panels have one x axis, so that they can be read down a column. */
+static void fit_axes(drawing *d)
 {
-    bool has_val = false;
+    double x0 = HUGE_VAL, x1 = -HUGE_VAL;
 
-    p->y0 = HUGE_VAL;
-    p->y1 = -HUGE_VAL;
-    for (int64_t i = 0; i < h->n; i++)
-        widen(p, (double)h->loss[i]);
-    for (int64_t e = 0; e < h->n_epochs; e++)
-        if (h->epochs[e].has_val) {
-            widen(p, ratio(h->epochs[e].val.loss_sum, h->epochs[e].val.loss_total));
-            has_val = true;
+    for (int i = 0; i < d->n_panels; i++) {
+        panel *p = &d->panels[i];
+        *p = (panel){
+            .what = p->what, .k = p->k, .x0 = x0, .x1 = x1, .y0 = HUGE_VAL, .y1 = -HUGE_VAL};
+        for (int r = 0; r < d->n_runs; r++) {
+            const history *h = d->runs[r].history;
+            int64_t reach = reach_of(d, h);
+            bool raw = d->n_runs <= 2;
+            sum_up(d, h, p);
+            for (int64_t s = 0; s < h->n; s++)
+                widen(p, (double)h->step[s],
+                      raw ? step_value(h, p, s) : mean(d, h, s, s + 1, reach));
+            for (int64_t e = 0; e < h->n_epochs; e++)
+                if (h->epochs[e].has_val)
+                    widen(p, (double)h->epochs[e].last_step,
+                          validation_value(&h->epochs[e].val, p));
         }
-    settle(p, p->y0 >= 0 ? 0 : -HUGE_VAL);
-    frame(p, "Loss", false);
-    epoch_lines(p, h);
-    if (half)
-        curve(p, h, h->loss, 1, 0,
-              "fill=\"none\" stroke=\"#2563eb\" stroke-opacity=\"0.25\" stroke-width=\"1.2\"");
-    curve(p, h, h->loss, 1, half,
-          "fill=\"none\" stroke=\"#2563eb\" stroke-width=\"2.2\" stroke-linejoin=\"round\"");
-    for (int64_t e = 0; e < h->n_epochs; e++)
-        if (h->epochs[e].has_val)
-            point(p, (double)h->epochs[e].last_step,
-                  ratio(h->epochs[e].val.loss_sum, h->epochs[e].val.loss_total), "#ea580c");
-    legend(p, 0, MARK_LINE, "#2563eb", half ? "train, smoothed" : "train");
-    if (has_val)
-        legend(p, 1, MARK_POINT, "#ea580c", "validation");
-}
-
-static void accuracy_curves(const panel *p, const history *h, int64_t half)
-{
-    char style[200], label[40];
-    int colors = (int)(sizeof palette / sizeof palette[0]);
-
-    for (int k = h->ttt_steps - 1; k >= 0; k--) {
-        const char *color = palette[k % colors];
-        if (k) { /* at step 0 both are the same */
-            snprintf(style, sizeof style,
-                     "fill=\"none\" stroke=\"%s\" stroke-opacity=\"0.6\" stroke-width=\"1.5\" "
-                     "stroke-dasharray=\"5 4\"",
-                     color);
-            curve(p, h, h->cond + k, h->ttt_steps, half, style);
-        }
-        snprintf(style, sizeof style,
-                 "fill=\"none\" stroke=\"%s\" stroke-width=\"2.2\" stroke-linejoin=\"round\"",
-                 color);
-        curve(p, h, h->full + k, h->ttt_steps, half, style);
-        for (int64_t e = 0; e < h->n_epochs; e++)
-            if (h->epochs[e].has_val)
-                point(p, (double)h->epochs[e].last_step,
-                      ratio(h->epochs[e].val.full_acc_sum[k], h->epochs[e].val.full_acc_total[k]),
-                      color);
-        snprintf(label, sizeof label, "full_acc_%d", k);
-        if (k < 10)
-            legend(p, k, MARK_LINE, color, label);
+        x0 = p->x0;
+        x1 = p->x1;
+    }
+    for (int i = 0; i < d->n_panels; i++) {
+        d->panels[i].x0 = x0;
+        d->panels[i].x1 = x1;
+        settle(&d->panels[i]);
     }
 }
 
-static void accuracy_panel(panel *p, const history *h, int64_t half)
+static double px(const panel *p, double x)
 {
-    int rows = h->ttt_steps < 10 ? h->ttt_steps : 10;
-
-    p->y0 = 0;
-    p->y1 = 0.01;
-    for (int64_t i = 0; i < h->n; i++)
-        for (int k = 0; k < h->ttt_steps; k++) {
-            widen(p, smooth(h->full + k, h->n, h->ttt_steps, i, half));
-            widen(p, smooth(h->cond + k, h->n, h->ttt_steps, i, half));
-        }
-    for (int64_t e = 0; e < h->n_epochs; e++)
-        for (int k = 0; k < h->ttt_steps && h->epochs[e].has_val; k++)
-            widen(p, ratio(h->epochs[e].val.full_acc_sum[k], h->epochs[e].val.full_acc_total[k]));
-    settle(p, 0);
-    if (p->y1 > 1)
-        p->y1 = 1;
-    frame(p, "Accuracy", true);
-    epoch_lines(p, h);
-    accuracy_curves(p, h, half);
-    if (h->ttt_steps > 1)
-        legend(p, rows, MARK_DASHED, SOFT, "cond_acc");
-    legend(p, rows + (h->ttt_steps > 1), MARK_POINT, SOFT, "validation");
+    return p->left + (x - p->x0) / (p->x1 - p->x0) * (p->right - p->left);
 }
 
-int plot_write(const history *h, const char *path)
+static double py(const panel *p, double y)
 {
+    double at = p->log ? log10(y) : y;
+
+    return p->bottom - (at - p->y0) / (p->y1 - p->y0) * (p->bottom - p->top);
+}
+
+/* Ink ------------------------------------------------------------------------------------- */
+
+static unsigned color_of(int run)
+{
+    return palette[run % (int)(sizeof palette / sizeof palette[0])];
+}
+
+static void set_dash(const drawing *d, int run)
+{
+    static const double dash[] = {5, 3};
+
+    cairo_set_dash(d->cr, dash, run < (int)(sizeof palette / sizeof palette[0]) ? 0 : 2, 0);
+}
+
+/* Frame ----------------------------------------------------------------------------------- */
+
+static void y_tick(const drawing *d, const panel *p, double y)
+{
+    char label[40];
+    double at = floor(py(p, y)) + 0.5;
+
+    snprintf(label, sizeof label, "%.4g", y);
+    ink_color(d->cr, GRID, 1);
+    ink_line(d->cr, p->left, at, p->right, at);
+    ink_color(d->cr, SOFT, 1);
+    ink_text(d->cr, p->left - 8, at + 4, 1, label);
+}
+
+static void log_ticks(const drawing *d, const panel *p)
+{
+    static const double marks[] = {1, 2, 5};
+    double span = p->y1 - p->y0;
+    int stride = span > 2.5 ? 3 : 1; /* decades alone where there are many, then some of them */
+    int every = span > 8 ? (int)ceil(span / 6) : 1;
+
+    for (int decade = (int)floor(p->y0); decade <= p->y1; decade += every)
+        for (int i = 0; i < 3; i += stride) {
+            double y = marks[i] * pow(10, decade);
+            if (log10(y) >= p->y0 && log10(y) <= p->y1)
+                y_tick(d, p, y);
+        }
+}
+
+/* As many ticks as there is room for their labels. */
+static double x_tick_step(const drawing *d, const panel *p)
+{
+    double wide = 14 + ink_width(d->cr, format_count((int64_t)p->x1).s), step = 0;
+
+    for (int n = 8; n > 0; n--) {
+        step = tick_step(p->x1 - p->x0, n);
+        if (px(p, p->x0 + step) - p->left >= wide)
+            break;
+    }
+    return step < 1 ? 1 : step;
+}
+
+static void ticks(const drawing *d, const panel *p)
+{
+    double step = p->step, x_step = 0;
+
+    ink_font(d->cr, 11, false);
+    cairo_set_line_width(d->cr, 1);
+    ink_color(d->cr, SOFT, 1);
+    if (p->empty)
+        ink_text(d->cr, (p->left + p->right) / 2, (p->top + p->bottom) / 2, 0.5, "no values");
+    else if (p->log)
+        log_ticks(d, p);
+    else
+        for (double k = ceil(p->y0 / step - 1e-9); k * step <= p->y1 + step * 1e-9; k++)
+            y_tick(d, p, fabs(k) < 0.5 ? 0 : k * step);
+    x_step = x_tick_step(d, p);
+    ink_color(d->cr, SOFT, 1);
+    for (double k = ceil(p->x0 / x_step); k * x_step <= p->x1 + 1e-9; k++) {
+        double x = floor(px(p, k * x_step)) + 0.5;
+        ink_line(d->cr, x, p->bottom, x, p->bottom + 4);
+        ink_text(d->cr, x, p->bottom + 17, 0.5, format_count((int64_t)(k * x_step)).s);
+    }
+    ink_line(d->cr, p->left, floor(p->bottom) + 0.5, p->right, floor(p->bottom) + 0.5);
+}
+
+/* Where the epochs of a single run end; none when they would be a fence. */
+static void epoch_lines(const drawing *d, const panel *p)
+{
+    static const double dash[] = {2, 4};
+    const history *h = d->runs[0].history;
+
+    if (d->n_runs > 1 || h->n_epochs > 12)
+        return;
+    cairo_save(d->cr);
+    cairo_set_dash(d->cr, dash, 2, 0);
+    ink_color(d->cr, 0x9ca3af, 1);
+    for (int64_t e = 0; e + 1 < h->n_epochs; e++)
+        if (h->epochs[e].steps) {
+            double x = px(p, (double)h->epochs[e].last_step + 0.5);
+            ink_line(d->cr, x, p->top, x, p->bottom);
+        }
+    cairo_restore(d->cr);
+}
+
+/* Curves ---------------------------------------------------------------------------------- */
+
+/* A value between two gaps, which no line reaches. */
+static void alone(const drawing *d, double x, double y)
+{
+    cairo_stroke(d->cr);
+    cairo_arc(d->cr, x, y, 2.2, 0, 2 * acos(-1.0));
+    cairo_fill(d->cr);
+}
+
+static void curve(const drawing *d, const panel *p, const history *h, int64_t reach)
+{
+    int64_t bin = (h->n + MAX_POINTS - 1) / MAX_POINTS, drawn = 0;
+
+    for (int64_t i = 0; i < h->n; i += bin) {
+        int64_t end = i + bin < h->n ? i + bin : h->n;
+        double y = mean(d, h, i, end, reach);
+        double x = ((double)h->step[i] + (double)h->step[end - 1]) / 2;
+        if (!isfinite(y) || (p->log && y <= 0)) {
+            drawn = 0;
+            continue;
+        }
+        if (drawn++)
+            cairo_line_to(d->cr, px(p, x), py(p, y));
+        else
+            cairo_move_to(d->cr, px(p, x), py(p, y));
+        bool last =
+            end == h->n || !isfinite(mean(d, h, end, end + bin < h->n ? end + bin : h->n, 0));
+        if (drawn == 1 && last)
+            alone(d, px(p, x), py(p, y));
+    }
+    cairo_stroke(d->cr);
+}
+
+static void draw_run(drawing *d, const panel *p, int run)
+{
+    const history *h = d->runs[run].history;
+    int64_t reach = reach_of(d, h);
+
+    sum_up(d, h, p);
+    set_dash(d, run);
+    if (reach && d->n_runs <= 2 && p->what != RATE) {
+        ink_color(d->cr, color_of(run), 0.22);
+        cairo_set_line_width(d->cr, 1);
+        curve(d, p, h, 0);
+    }
+    ink_color(d->cr, color_of(run), 1);
+    cairo_set_line_width(d->cr, 1.8);
+    curve(d, p, h, p->what == RATE ? 0 : reach);
+    cairo_set_dash(d->cr, NULL, 0, 0);
+}
+
+static void draw_validation(const drawing *d, const panel *p, int run)
+{
+    const history *h = d->runs[run].history;
+
+    for (int64_t e = 0; e < h->n_epochs; e++) {
+        double y = h->epochs[e].has_val ? validation_value(&h->epochs[e].val, p) : (double)NAN;
+        if (isfinite(y) && !(p->log && y <= 0))
+            ink_dot(d->cr, px(p, (double)h->epochs[e].last_step), py(p, y), color_of(run));
+    }
+}
+
+static void draw_panel(drawing *d, const panel *p)
+{
+    ink_font(d->cr, 13, true);
+    ink_color(d->cr, INK, 1);
+    ink_text(d->cr, p->left, p->top - 12, 0, p->title);
+    ticks(d, p);
+    epoch_lines(d, p);
+    cairo_save(d->cr);
+    cairo_rectangle(d->cr, p->left - 5, p->top - 5, p->right - p->left + 10,
+                    p->bottom - p->top + 10);
+    cairo_clip(d->cr);
+    for (int r = 0; r < d->n_runs; r++)
+        draw_run(d, p, r);
+    for (int r = 0; r < d->n_runs; r++)
+        draw_validation(d, p, r);
+    cairo_restore(d->cr);
+}
+
+/* Title and legend ------------------------------------------------------------------------ */
+
+typedef enum mark { MARK_RUN, MARK_PALE, MARK_POINT } mark;
+
+/* One entry at (*x, *y), which move on; without `ink` it only takes its place. */
+static void legend_entry(const drawing *d, double *x, double *y, mark m, int run, const char *name)
+{
+    double wide = 34 + ink_width(d->cr, name) + 22;
+
+    if (*x > MARGIN + LEFT && *x + wide > d->width - MARGIN) {
+        *x = MARGIN + LEFT - 18;
+        *y += LEGEND_ROW;
+    }
+    if (m == MARK_POINT) {
+        ink_dot(d->cr, *x + 13, *y - 4, run < 0 ? SOFT : color_of(run));
+    } else {
+        ink_color(d->cr, run < 0 ? SOFT : color_of(run), m == MARK_PALE ? 0.35 : 1);
+        cairo_set_line_width(d->cr, m == MARK_PALE ? 1 : 2.2);
+        set_dash(d, run < 0 ? 0 : run);
+        ink_line(d->cr, *x, *y - 4, *x + 26, *y - 4);
+        cairo_set_dash(d->cr, NULL, 0, 0);
+    }
+    ink_color(d->cr, INK, 1);
+    ink_text(d->cr, *x + 34, *y, 0, name);
+    *x += wide;
+}
+
+static bool any_validation(const drawing *d)
+{
+    for (int r = 0; r < d->n_runs; r++)
+        for (int64_t e = 0; e < d->runs[r].history->n_epochs; e++)
+            if (d->runs[r].history->epochs[e].has_val)
+                return true;
+    return false;
+}
+
+/* What stands above the panels; its height. */
+static double draw_head(const drawing *d)
+{
+    double x = MARGIN + LEFT - 18, y = MARGIN + 14;
+    char name[INK_NAME_BYTES];
+    bool pale = false;
+
+    if (d->title) {
+        ink_font(d->cr, 17, true);
+        ink_color(d->cr, INK, 1);
+        ink_fit(d->cr, name, d->title, d->width - 2 * MARGIN - LEFT);
+        ink_text(d->cr, x, y + 2, 0, name);
+        y += 30;
+    }
+    ink_font(d->cr, 12, false);
+    for (int r = 0; r < d->n_runs; r++) {
+        ink_fit(d->cr, name, d->runs[r].name, MAX_NAME);
+        legend_entry(d, &x, &y, MARK_RUN, r, name);
+        pale |= d->n_runs <= 2 && reach_of(d, d->runs[r].history) > 0;
+    }
+    if (pale)
+        legend_entry(d, &x, &y, MARK_PALE, -1, "each step; the line is their moving average");
+    if (any_validation(d))
+        legend_entry(d, &x, &y, MARK_POINT, -1, "validation");
+    return y + 14;
+}
+
+/* Layout ---------------------------------------------------------------------------------- */
+
+static void add_panel(drawing *d, quantity what, int k)
+{
+    d->panels[d->n_panels++] = (panel){.what = what, .k = k};
+}
+
+static void choose_panels(drawing *d)
+{
+    int steps = 0;
+
+    for (int r = 0; r < d->n_runs; r++)
+        if (d->runs[r].history->ttt_steps > steps)
+            steps = d->runs[r].history->ttt_steps;
+    if (steps > SHOWN_STEPS)
+        steps = SHOWN_STEPS;
+    add_panel(d, LOSS, 0);
+    add_panel(d, ACCEPTED, 0);
+    for (int k = 0; k < steps; k++)
+        add_panel(d, FULL, k);
+    for (int k = 1; k < steps; k++) /* at step 0 both are the same */
+        add_panel(d, COND, k);
+    add_panel(d, RATE, 0);
+    d->columns = d->n_panels <= 8 ? 2 : d->n_panels <= 12 ? 3 : 4;
+    d->width = d->columns * PANEL_WIDTH + 2 * MARGIN;
+}
+
+static void place_panels(drawing *d)
+{
+    for (int i = 0; i < d->n_panels; i++) {
+        panel *p = &d->panels[i];
+        p->left = MARGIN + (i % d->columns) * PANEL_WIDTH + LEFT - 18;
+        p->right = MARGIN + (i % d->columns + 1) * PANEL_WIDTH - RIGHT;
+        p->top = d->head + (int)(i / d->columns) * PANEL_HEIGHT + TOP;
+        p->bottom = p->top + PANEL_HEIGHT - TOP - BOTTOM;
+        switch (p->what) {
+        case LOSS:
+            snprintf(p->title, sizeof p->title, "Loss%s", p->log ? ", logarithmic" : "");
+            break;
+        case ACCEPTED:
+            snprintf(p->title, sizeof p->title, "Accepted length, drafted tokens");
+            break;
+        case FULL: snprintf(p->title, sizeof p->title, "Full accuracy, TTT step %d", p->k); break;
+        case COND:
+            snprintf(p->title, sizeof p->title, "Conditional accuracy, TTT step %d", p->k);
+            break;
+        case RATE: snprintf(p->title, sizeof p->title, "Learning rate"); break;
+        }
+    }
+    int rows = (d->n_panels + d->columns - 1) / d->columns;
+    d->height = d->head + rows * PANEL_HEIGHT + 30;
+}
+
+static void draw(drawing *d)
+{
+    ink_color(d->cr, 0xffffff, 1);
+    cairo_paint(d->cr);
+    cairo_set_line_join(d->cr, CAIRO_LINE_JOIN_ROUND);
+    cairo_set_line_cap(d->cr, CAIRO_LINE_CAP_ROUND);
+    draw_head(d);
+    for (int i = 0; i < d->n_panels; i++)
+        draw_panel(d, &d->panels[i]);
+    ink_font(d->cr, 12, false);
+    ink_color(d->cr, SOFT, 1);
+    ink_text(d->cr, d->width / 2, d->height - 14, 0.5, "optimizer step");
+}
+
+/* Files ----------------------------------------------------------------------------------- */
+
+static cairo_status_t write_bytes(void *payload, const unsigned char *bytes, unsigned n)
+{
+    return fwrite(bytes, 1, n, payload) == n ? CAIRO_STATUS_SUCCESS : CAIRO_STATUS_WRITE_ERROR;
+}
+
+static void begin(drawing *d, cairo_surface_t *surface)
+{
+    cairo_font_options_t *options = cairo_font_options_create();
+
+    /* The same widths on paper and on screen. */
+    cairo_font_options_set_hint_style(options, CAIRO_HINT_STYLE_NONE);
+    cairo_font_options_set_hint_metrics(options, CAIRO_HINT_METRICS_OFF);
+    cairo_font_options_set_antialias(options, CAIRO_ANTIALIAS_GRAY);
+    d->cr = cairo_create(surface);
+    cairo_set_font_options(d->cr, options);
+    cairo_font_options_destroy(options);
+}
+
+/* Ends the drawing on `surface`; what cairo says of it. */
+static cairo_status_t finish(drawing *d, cairo_surface_t *surface)
+{
+    cairo_status_t status = cairo_status(d->cr);
+
+    cairo_destroy(d->cr);
+    d->cr = NULL;
+    cairo_surface_finish(surface);
+    if (!status)
+        status = cairo_surface_status(surface);
+    cairo_surface_destroy(surface);
+    return status;
+}
+
+/* The height of the legend depends on the widths of its words. */
+static void measure_head(drawing *d)
+{
+    cairo_surface_t *surface = cairo_recording_surface_create(CAIRO_CONTENT_COLOR_ALPHA, NULL);
+
+    begin(d, surface);
+    d->head = draw_head(d);
+    (void)finish(d, surface);
+}
+
+static cairo_status_t draw_svg(drawing *d, FILE *out)
+{
+    cairo_surface_t *surface =
+        cairo_svg_surface_create_for_stream(write_bytes, out, d->width, d->height);
+
+    begin(d, surface);
+    draw(d);
+    return finish(d, surface);
+}
+
+static cairo_status_t draw_png(drawing *d, FILE *out)
+{
+    cairo_surface_t *surface = cairo_image_surface_create(
+        CAIRO_FORMAT_RGB24, (int)(PNG_SCALE * d->width), (int)(PNG_SCALE * d->height));
+    cairo_status_t status = CAIRO_STATUS_SUCCESS, ended = CAIRO_STATUS_SUCCESS;
+
+    begin(d, surface);
+    cairo_scale(d->cr, PNG_SCALE, PNG_SCALE);
+    draw(d);
+    status = cairo_surface_write_to_png_stream(surface, write_bytes, out);
+    ended = finish(d, surface);
+    return status ? status : ended;
+}
+
+bool plot_is_png(const char *path)
+{
+    size_t len = strlen(path);
+
+    return len >= 4 && strcasecmp(path + len - 4, ".png") == 0;
+}
+
+int plot_write(const plot_run *runs, int n, const char *title, int64_t smooth, const char *path)
+{
+    drawing d = {.runs = runs, .n_runs = n, .title = title, .smooth = smooth};
+    cairo_status_t status = CAIRO_STATUS_SUCCESS;
+    int64_t longest = 0;
     FILE *out = fopen(path, "we");
-    double last = h->n ? (double)h->step[h->n - 1] : 1;
-    panel top = {.out = out, .top = 52, .bottom = 342};
-    panel bottom = {.out = out, .top = 396, .bottom = 654};
-    int64_t half = h->n >= 30 ? h->n / 60 + 1 : 0;
+    int failed = 0;
 
     if (!out)
         return -1;
-    top.x0 = bottom.x0 = h->n ? (double)h->step[0] : 0;
-    top.x1 = bottom.x1 = last > top.x0 ? last : top.x0 + 1;
-    fprintf(out,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
-            "viewBox=\"0 0 %d %d\" font-family=\"Helvetica, Arial, 'DejaVu Sans', sans-serif\">\n"
-            "<style>.title{font-size:16px;font-weight:600;fill:" INK "}"
-            ".tick{font-size:12px;fill:" SOFT "}.legend{font-size:12.5px;fill:" INK "}"
-            ".grid{stroke:" GRID ";stroke-width:1}.axis{stroke:" SOFT ";stroke-width:1}"
-            ".epoch{stroke:#9ca3af;stroke-width:1;stroke-dasharray:2 4}</style>\n"
-            "<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n",
-            WIDTH, HEIGHT, WIDTH, HEIGHT);
-    loss_panel(&top, h, half);
-    accuracy_panel(&bottom, h, half);
-    fprintf(out,
-            "<text x=\"%d\" y=\"%d\" class=\"tick\" text-anchor=\"middle\">optimizer step</text>\n"
-            "</svg>\n",
-            (LEFT + RIGHT) / 2, HEIGHT - 20);
-    int failed = ferror(out);
+    for (int r = 0; r < n; r++)
+        if (runs[r].history->n > longest)
+            longest = runs[r].history->n;
+    d.sum = cli_realloc(NULL, (size_t)longest + 1, sizeof *d.sum);
+    d.count = cli_realloc(NULL, (size_t)longest + 1, sizeof *d.count);
+    choose_panels(&d);
+    fit_axes(&d);
+    measure_head(&d);
+    place_panels(&d);
+    errno = 0;
+    status = plot_is_png(path) ? draw_png(&d, out) : draw_svg(&d, out);
+    failed = status || ferror(out);
+    if (status && !errno)
+        errno = status == CAIRO_STATUS_NO_MEMORY ? ENOMEM : EIO;
+    free(d.sum);
+    free(d.count);
     return fclose(out) || failed ? -1 : 0;
 }

@@ -1,9 +1,13 @@
-/* cli_test.h - runs the real command line over fake_accrue.c and keeps what it prints. */
+/* cli_test.h - runs the real command line over fake_accrue.c and keeps what it printed. */
 #ifndef TEST_CLI_TEST_H
 #define TEST_CLI_TEST_H
 
+#include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
+#include <pty.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -11,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,7 +26,7 @@
 
 static char out[OUTPUT_BYTES], err[OUTPUT_BYTES];
 
-static void read_file(char *text, const char *path)
+static inline void read_file(char *text, const char *path)
 {
     FILE *f = fopen(path, "r");
 
@@ -32,7 +37,7 @@ static void read_file(char *text, const char *path)
 }
 
 /* Splits at single spaces; a tilde stands for a space inside an argument. */
-static void split(char **argv, char *line)
+static inline void split(char **argv, char *line)
 {
     int n = 0;
 
@@ -49,8 +54,19 @@ static void split(char **argv, char *line)
     argv[n] = NULL;
 }
 
+static inline void exec_with(const char *command)
+{
+    char line[1000];
+    char *argv[MAX_ARGS];
+
+    snprintf(line, sizeof line, "%s", command);
+    split(argv, line);
+    execv(argv[0], argv);
+    _exit(99);
+}
+
 /* Runs argv, whose first is ACCRUE_FAKE, and leaves what it printed in `out` and `err`. */
-static int run_argv(char **argv, const char *stdout_path)
+static inline int run_argv(char **argv, const char *stdout_path)
 {
     int status = 0;
     pid_t child = fork();
@@ -123,6 +139,40 @@ static inline void expect_option(const char *line)
     snprintf(wanted, sizeof wanted, "\n%s\n", line);
     if (!strstr(text, wanted) && strncmp(text, line, strlen(line)) != 0)
         fail_msg("%s not in:\n%s", line, text);
+}
+
+static inline int count_lines(const char *text)
+{
+    int n = 0;
+
+    for (; *text; text++)
+        n += *text == '\n';
+    return n;
+}
+
+static inline double number(const json_t *record, const char *outer, const char *key)
+{
+    const json_t *v = outer ? json_object_get(record, outer) : record;
+
+    v = json_object_get(v, key);
+    assert_true(json_is_number(v));
+    return json_number_value(v);
+}
+
+static inline json_t *load_records(const char *path)
+{
+    FILE *f = fopen(path, "r");
+    json_t *records = json_array();
+    char line[8192];
+
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f)) {
+        json_t *record = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
+        assert_non_null(record);
+        json_array_append_new(records, record);
+    }
+    fclose(f);
+    return records;
 }
 
 #endif

@@ -78,6 +78,9 @@ on-nonfinite stop
 threads 0
 batch-plan -
 dump-batch-plan -
+logger none
+log-dir ./logs
+run-name {time}
 END
 [ "$failed" = 0 ] && echo "$n flags with the defaults that they should have"
 exit "$failed"

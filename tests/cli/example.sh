@@ -76,22 +76,28 @@ done
 cmp "$work/straight/training.svg" "$work/parts/training.svg" || complain "another plot"
 
 # Killed again and again: the metrics too end as those of one that was left alone.
-often="--epochs 4 --checkpoint-freq 0.01"
+often="--epochs 4 --checkpoint-freq 0.01 --logger tensorboard,csv,jsonl --log-dir $work/logs"
 # shellcheck disable=SC2086
-expect 0 train $flags $often --save-path "$work/alone"
+expect 0 train $flags $often --save-path "$work/alone" --run-name alone
 for seconds in 0.02 0.05 0.08 0.03 0.06 0.09; do
     # shellcheck disable=SC2086
-    "$accrue" train $flags $often --save-path "$work/killed" >/dev/null 2>&1 &
+    "$accrue" train $flags $often --save-path "$work/killed" --run-name killed >/dev/null 2>&1 &
     sleep "$seconds"
     kill -9 $! 2>/dev/null
     wait $! 2>/dev/null
 done
 # shellcheck disable=SC2086
-expect 0 train $flags $often --save-path "$work/killed"
+expect 0 train $flags $often --save-path "$work/killed" --run-name killed
 for run in alone killed; do
+    cmp "$work/$run/metrics.jsonl" "$work/logs/$run/metrics.jsonl" || complain "another log"
+    cut -d, -f1-10 "$work/logs/$run/metrics.csv" >"$work/$run.csv"
     sed 's/"profile": {[^}]*}, //' "$work/$run/metrics.jsonl" >"$work/$run.metrics"
 done
 cmp "$work/alone.metrics" "$work/killed.metrics" || complain "a killed run has other metrics"
+cmp "$work/alone.csv" "$work/killed.csv" || complain "a killed run has another metrics.csv"
+cmp "$work/logs/alone/validation.csv" "$work/logs/killed/validation.csv" || complain "validation.csv"
+expect 0 plot "$work/alone" "$work/logs/killed" --out "$work/both.png"
+[ -s "$work/both.png" ] || complain "no picture"
 diff -r --no-dereference -x metrics.jsonl -x run.yaml "$work/alone" "$work/killed" ||
     complain "a killed run ends otherwise"
 

