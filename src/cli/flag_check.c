@@ -127,6 +127,19 @@ static int check_norms(const cli_options *o)
                                     "other: add --no-norm-before-fc");
 }
 
+int flags_check_maps(const cli_options *o)
+{
+    const accrue_train_options *t = &o->train;
+
+    if (t->d2t_path && !t->t2d_path)
+        return cli_fail(EXIT_BAD_INPUT, "--d2t-path %s needs --t2d-path, which is not given",
+                        t->d2t_path);
+    if (t->t2d_path && !t->d2t_path)
+        return cli_fail(EXIT_BAD_INPUT, "--t2d-path %s needs --d2t-path, which is not given",
+                        t->t2d_path);
+    return 0;
+}
+
 int flags_check(const cli_options *o)
 {
     const accrue_train_options *t = &o->train;
@@ -139,12 +152,9 @@ int flags_check(const cli_options *o)
         bad = check_norms(o);
     if (bad)
         return bad;
-    if (t->d2t_path && !t->t2d_path)
-        return cli_fail(EXIT_BAD_INPUT, "--d2t-path %s needs --t2d-path, which is not given",
-                        t->d2t_path);
-    if (t->t2d_path && !t->d2t_path)
-        return cli_fail(EXIT_BAD_INPUT, "--t2d-path %s needs --d2t-path, which is not given",
-                        t->t2d_path);
+    bad = flags_check_maps(o);
+    if (bad)
+        return bad;
     if (flags_given(o, "scheduler-warmup-steps") && flags_given(o, "scheduler-warmup-ratio"))
         return fail_pair(o, "scheduler-warmup-steps", "scheduler-warmup-ratio",
                          "both say how long the warm-up is");

@@ -134,10 +134,10 @@ const char *nearest_name(const char *word, const char *(*candidate)(int i, void 
 /* Train and verify take each other's flags, so that a command line can be used for both. */
 static bool belongs(const parser *p, const flag *f)
 {
-    if (p->command == FOR_INSPECT)
-        return f->commands & FOR_INSPECT;
+    if (p->command == FOR_INSPECT || p->command == FOR_CHECK)
+        return f->commands & p->command;
     if (p->command == FOR_TRAIN)
-        return f->commands != (FOR_VERIFY | FOR_INSPECT);
+        return f->commands & FOR_TRAIN || !f->commands;
     return true;
 }
 
@@ -433,7 +433,7 @@ static int take_argument(parser *p)
     if (strcmp(arg, "-h") == 0)
         arg = "--help";
     if (strncmp(arg, "--", 2) != 0 || !arg[2]) {
-        if (p->command == FOR_INSPECT && arg[0] != '-' && !p->o->dir) {
+        if (p->command & (FOR_INSPECT | FOR_CHECK) && arg[0] != '-' && !p->o->dir) {
             p->o->dir = arg;
             return 0;
         }

@@ -16,13 +16,13 @@ typedef struct cli_options {
     int threads;
     int64_t log_freq;
     bool dry_run, json, help;
-    const char *dir; /* accrue inspect DIR */
+    const char *dir; /* accrue inspect DIR, accrue check DATA */
     int target_layer_ids[MAX_LIST], full_attention_indices[MAX_LIST];
     bool given[MAX_FLAGS]; /* by index into the table */
     bool notice;           /* a flag without meaning here was given */
 } cli_options;
 
-enum { FOR_TRAIN = 1, FOR_VERIFY = 2, FOR_INSPECT = 4 };
+enum { FOR_TRAIN = 1, FOR_VERIFY = 2, FOR_INSPECT = 4, FOR_CHECK = 8 };
 
 typedef enum flag_kind {
     FLAG_GROUP, /* a heading: `help` alone */
@@ -72,6 +72,8 @@ void flags_init(cli_options *o);
 int flags_parse(cli_options *o, unsigned command, int argc, char **argv);
 /* Pairs that contradict each other and values that only make sense together; as flags_parse. */
 int flags_check(const cli_options *o);
+/* Of those the maps alone. */
+int flags_check_maps(const cli_options *o);
 bool flags_given(const cli_options *o, const char *name);
 /* The value that `f` has in `o`, "" when it is unset. */
 void flags_value(char *text, size_t bytes, const flag *f, const cli_options *o);

@@ -178,8 +178,7 @@ int metrics_step(metrics_log *log, const accrue_event *e, bool muon)
         return -1;
     fputs("{\"train\": {", out);
     metrics_object(out, &e->metrics, "");
-    /* A row that cannot be read stops the run, or is left out before it begins. */
-    fputs(", \"error_records\": 0}, \"profile\": {", out);
+    fprintf(out, ", \"error_records\": %lld}, \"profile\": {", (long long)e->metrics.error_records);
     number(out, "fetch_ms", "", 1000 * e->data_seconds);
     number(out, "fwd_bwd_ms", "", 1000 * e->forward_backward_seconds);
     number(out, "opt_ms", "", 1000 * e->optimizer_seconds);

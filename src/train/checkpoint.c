@@ -142,18 +142,26 @@ cleanup:
     return st;
 }
 
-/* Takes over `value`. */
-static accrue_status write_json(const char *dir, const char *name, json_t *value, accrue_error *err)
+static accrue_status write_text(const char *dir, const char *name, const char *text,
+                                accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     char *path = acr_sprintf("%s/%s", dir, name);
-    char *text = value ? acr_json_text(value) : NULL;
 
     if (!path || !text)
         st = acr_enomem(err, 0, name);
     else
         st = acr_write_file(path, text, strlen(text), true, err);
     acr_free(path);
+    return st;
+}
+
+/* Takes over `value`. */
+static accrue_status write_json(const char *dir, const char *name, json_t *value, accrue_error *err)
+{
+    char *text = value ? acr_json_text(value) : NULL;
+    accrue_status st = write_text(dir, name, text, err);
+
     acr_free(text);
     json_decref(value);
     return st;
@@ -198,6 +206,8 @@ static accrue_status write_files(const char *dir, acr_model *m, acr_tape *scratc
     if (c->state) {
         ACR_TRY(acr_state_write(dir, m, c->window, err));
         ACR_TRY(write_json(dir, "training_state.json", acr_training_state_json(c->state), err));
+        if (c->skipped)
+            ACR_TRY(write_text(dir, "skipped_samples.jsonl", c->skipped, err));
         ACR_TRY(acr_manifest_write(dir, err));
     }
     ACR_TRY(sync_dir(dir, err));

@@ -16,18 +16,14 @@
 
 /* Saving ---------------------------------------------------------------------------------- */
 
-accrue_status acr_run_state(acr_training_state *out, accrue_run *run, accrue_error *err)
+void acr_run_state(acr_training_state *out, accrue_run *run)
 {
     const accrue_train_options *opt = &run->opt;
     acr_window_counters c = acr_window_get_counters(run->window);
 
-    if (!run->fingerprinted) {
-        accrue_status st =
-            acr_epochs_fingerprint(&run->data_fingerprint, &run->epochs, run->setup.data, err);
-        if (st)
-            return st;
-        run->fingerprinted = true;
-    }
+    if (!run->fingerprinted)
+        run->data_fingerprint = acr_epochs_fingerprint(&run->epochs, run->setup.data);
+    run->fingerprinted = true;
     *out = (acr_training_state){
         .epoch = run->epoch,
         .local_step = accrue_run_next(run) ? run->next : 0,
@@ -48,12 +44,11 @@ accrue_status acr_run_state(acr_training_state *out, accrue_run *run, accrue_err
         .optimizer = opt->window.optimizer,
         .train_rows = run->epochs.train_rows,
         .data_fingerprint = (int64_t)run->data_fingerprint,
-        .order_fingerprint = run->current.begin ? (int64_t)acr_epoch_hash(&run->current) : 0,
+        .order_fingerprint = run->current.begin ? (int64_t)run->order : 0,
         .best_loss = run->best_loss,
         .concluded = run->concluded,
         .is_best = run->is_best,
     };
-    return ACCRUE_OK;
 }
 
 accrue_status accrue_run_save(accrue_run *run, const char *name, accrue_error *err)
@@ -61,7 +56,7 @@ accrue_status accrue_run_save(accrue_run *run, const char *name, accrue_error *e
     accrue_status st = ACCRUE_OK;
     acr_training_state state;
     acr_checkpoint_content content = {.state = &state, .window = run->window, .val = run->val};
-    char *dir = acr_sprintf("%s/%s", run->opt.save_path, name), *aside = NULL;
+    char *dir = acr_sprintf("%s/%s", run->opt.save_path, name), *aside = NULL, *skipped = NULL;
 
     if (!dir)
         return acr_enomem(err, strlen(name), "a path");
@@ -74,7 +69,9 @@ accrue_status accrue_run_save(accrue_run *run, const char *name, accrue_error *e
                       (long long)acr_window_filled(run->window), (long long)run->window_size);
         goto cleanup;
     }
-    ACR_TRY(acr_run_state(&state, run, err));
+    acr_run_state(&state, run);
+    ACR_TRY(acr_bad_rows_text(&skipped, &run->epochs, err));
+    content.skipped = skipped;
     ACR_TRY(acr_checkpoint_write(dir, run->setup.model, &run->tape, &content, &aside, err));
     if (aside)
         ACR_TRY(acr_notice(run, err, "%s: was no whole checkpoint, or held more; it is now %s", dir,
@@ -82,6 +79,7 @@ accrue_status accrue_run_save(accrue_run *run, const char *name, accrue_error *e
     ACR_TRY(acr_emit(run, ACCRUE_EVENT_CHECKPOINT, NULL, dir, err));
 
 cleanup:
+    acr_free(skipped);
     acr_free(aside);
     acr_free(dir);
     return st;
@@ -332,11 +330,12 @@ accrue_status acr_run_load(accrue_run *run, const acr_resume *from, accrue_error
     const acr_training_state *s = &from->state;
     acr_training_state ours;
 
-    ACR_TRY(acr_run_state(&ours, run, err));
+    acr_run_state(&ours, run);
     ACR_TRY(acr_training_state_agrees(s, &ours, from->dir, err));
     ACR_TRY(acr_state_same_model(from->dir, run->setup.model, err));
     ACR_TRY(acr_state_same_vocab(from->dir, run->setup.model, err));
     ACR_TRY(check_order(run, from, err));
+    ACR_TRY(acr_bad_rows_read(&run->epochs, from->dir, err));
     ACR_TRY(acr_state_read(from->dir, run->setup.model, run->window, err));
     acr_window_set_counters(run->window, &(acr_window_counters){.micro_batches = s->micro_batches,
                                                                 .global_step = s->global_step,

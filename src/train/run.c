@@ -1,8 +1,9 @@
 /* run.c - a training run in pieces: its micro-batches, windows and validation.
  *
  * A window's denominators are planned from the loss masks before its first forward, so every
- * gradient is added with its final weight.  A micro-batch that turns out not finite and is skipped
- * changes those weights; the window is then emptied and run again without it. */
+ * gradient is added with its final weight.  A micro-batch that turns out not finite, or a row that
+ * turns out bad, changes those weights where it is left out; the window is then emptied and run
+ * again without it. */
 #include "train/train.h"
 
 #include <math.h>
@@ -95,7 +96,7 @@ accrue_status acr_emit(accrue_run *run, accrue_event_kind kind, const accrue_met
     e.optimizer_seconds = run->optimizer_seconds;
     e.skipped_nonfinite = run->skipped_nonfinite;
     e.empty_windows = run->window ? accrue_window_empty(run->window) : 0;
-    e.skipped_rows = run->plan.missing_rows;
+    e.skipped_rows = run->epochs.missing + run->epochs.n_bad;
     if (metrics)
         e.metrics = *metrics;
     if (run->cb(&e, run->payload))
@@ -264,6 +265,7 @@ accrue_status accrue_run_open(accrue_run **out, const accrue_train_options *opt,
     run->plan.peak_bytes = predicted_peak(run);
     loader.states_dir = run->setup.states_dir;
     loader.shape = run->setup.shape;
+    loader.lock_timeout = opt->lock_timeout;
     ACR_TRY(acr_loader_create(&run->loader, run->setup.data, &loader, err));
     *out = run;
     run = NULL;
@@ -289,6 +291,7 @@ void accrue_run_free(accrue_run *run)
     acr_free(run->strings);
     acr_free(run->counts);
     acr_free(run->excluded);
+    acr_free(run->dropped);
     acr_free(run);
 }
 
@@ -310,7 +313,13 @@ static accrue_status count_rows(accrue_run *run, const acr_epoch *e, int64_t i, 
     return st;
 }
 
-/* Denominators of the window from run->window_first on; excluded micro-batches count for none. */
+/* Whether nothing of a micro-batch takes part: it is not finite, or all its rows are bad. */
+static bool is_left_out(const accrue_run *run, int64_t i)
+{
+    return run->excluded[i] || run->current.begin[i] == run->current.begin[i + 1];
+}
+
+/* Denominators of the window from run->window_first on; what is left out counts for none. */
 static accrue_status plan_window(accrue_run *run, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
@@ -323,7 +332,7 @@ static accrue_status plan_window(accrue_run *run, accrue_error *err)
     memset(&run->window_metrics, 0, sizeof run->window_metrics);
     for (int64_t i = 0; i < run->window_size; i++) {
         memset(run->counts[i], 0, sizeof run->counts[i]);
-        if (run->excluded[run->window_first + i])
+        if (is_left_out(run, run->window_first + i))
             continue;
         ACR_TRY(count_rows(run, &run->current, run->window_first + i, run->counts[i], err));
         run->window_live++;
@@ -343,6 +352,27 @@ static bool cut_short(const accrue_run *run)
     return run->opt.max_steps &&
            accrue_window_global_step(run->window) + (run->used - run->next) / n >
                run->opt.max_steps;
+}
+
+/* What is left out of the epoch, known from before it. */
+static accrue_status begin_left_out(accrue_run *run, accrue_error *err)
+{
+    const size_t n = (size_t)run->current.n;
+
+    if (run->current.n > run->excluded_capacity) {
+        acr_free(run->excluded);
+        acr_free(run->dropped);
+        run->excluded_capacity = 0;
+        run->excluded = acr_malloc(n * sizeof *run->excluded);
+        run->dropped = acr_malloc(n * sizeof *run->dropped);
+        if (!run->excluded || !run->dropped)
+            return acr_enomem(err, n * sizeof *run->dropped, "an epoch's plan");
+        run->excluded_capacity = run->current.n;
+    }
+    memset(run->excluded, 0, n * sizeof *run->excluded);
+    memset(run->dropped, 0, n * sizeof *run->dropped);
+    acr_epochs_drop_bad(&run->current, &run->epochs, run->dropped);
+    return ACCRUE_OK;
 }
 
 accrue_status accrue_run_epoch(accrue_run *run, int64_t epoch, accrue_error *err)
@@ -365,17 +395,8 @@ accrue_status acr_run_epoch_from(accrue_run *run, int64_t epoch, int64_t from, a
     run->used = run->next = 0;
     acr_epoch_free(&run->current);
     ACR_TRY(acr_epochs_train(&run->current, &run->epochs, epoch, err));
-    if (run->current.n > run->excluded_capacity) {
-        acr_free(run->excluded);
-        run->excluded_capacity = 0;
-        run->excluded = acr_malloc((size_t)run->current.n * sizeof *run->excluded);
-        if (!run->excluded) {
-            st = acr_enomem(err, (size_t)run->current.n, "an epoch's plan");
-            goto cleanup;
-        }
-        run->excluded_capacity = run->current.n;
-    }
-    memset(run->excluded, 0, (size_t)run->current.n * sizeof *run->excluded);
+    run->order = acr_epoch_hash(&run->current);
+    ACR_TRY(begin_left_out(run, err));
     run->epoch = epoch;
     run->used =
         run->opt.accumulation_tail == ACCRUE_TAIL_DROP ? run->current.n / n * n : run->current.n;
@@ -433,8 +454,10 @@ static accrue_status run_one(accrue_run *run, int64_t i, accrue_metrics *metrics
     ACR_TRY(acr_loader_next(&b, run->loader, err));
     run->data_seconds += acr_seconds() - start;
     start = acr_seconds();
-    if (run->excluded[i]) {
+    if (is_left_out(run, i)) {
         ACR_TRY(acr_window_count(run->window, 0.0, false, err));
+        metrics->error_records = run->dropped[i];
+        run->window_metrics.error_records += run->dropped[i];
         goto cleanup;
     }
     acr_weigh(&w, &run->setup.eagle3, run->opt.window.loss_normalization,
@@ -452,6 +475,7 @@ static accrue_status run_one(accrue_run *run, int64_t i, accrue_metrics *metrics
                  (long long)i, row_list(rows, b), inner.message);
     else if (st)
         acr_fail(err, st, "%s", inner.message);
+    metrics->error_records = run->dropped[i];
     if (!st)
         accrue_metrics_add(&run->window_metrics, metrics);
     run->compute_seconds += acr_seconds() - start;
@@ -484,6 +508,49 @@ static accrue_status skip(accrue_run *run, int64_t i, const accrue_error *why, a
     return acr_notice(run, err, "skipped: %s", why->message);
 }
 
+static accrue_status on_fault(const accrue_fault *f, void *ctx, accrue_error *err)
+{
+    accrue_run *run = ctx;
+    accrue_status st = ACCRUE_OK;
+    int64_t known = run->epochs.n_bad;
+
+    ACR_TRY(acr_epochs_leave_out(&run->epochs, f, run->epoch, err));
+    if (run->epochs.n_bad > known)
+        ACR_TRY(acr_bad_row_told(run, known, err));
+
+cleanup:
+    return st;
+}
+
+/* Leaves out the row at which the loader stopped, and with it all bad ones among micro-batches
+ * [from, to) of `e`, so that they are run again once. */
+static accrue_status leave_out(accrue_run *run, acr_epoch *e, int64_t from, int64_t to,
+                               int64_t *dropped, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    accrue_fault fault = *acr_loader_fault(run->loader);
+    acr_sweep sweep = {.data = run->setup.data,
+                       .states_dir = run->setup.states_dir,
+                       .shape = run->setup.shape,
+                       .lock_timeout = run->opt.lock_timeout};
+
+    acr_loader_stop(run->loader); /* which reads `e` */
+    ACR_TRY(on_fault(&fault, run, err));
+    acr_epochs_drop_bad(e, &run->epochs, dropped);
+    ACR_TRY(acr_sweep_rows(&sweep, e->rows + e->begin[from], e->begin[to] - e->begin[from],
+                           on_fault, run, err));
+    acr_epochs_drop_bad(e, &run->epochs, dropped);
+    ACR_TRY(acr_bad_rows_list(run, err));
+
+cleanup:
+    return st;
+}
+
+static bool has_bad_row(const accrue_run *run)
+{
+    return run->opt.on_bad == ACCRUE_POLICY_SKIP && acr_loader_fault(run->loader);
+}
+
 accrue_status accrue_run_forward_backward(accrue_run *run, accrue_metrics *out, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
@@ -507,11 +574,17 @@ accrue_status accrue_run_forward_backward(accrue_run *run, accrue_metrics *out, 
     }
     st = run_one(run, i, &metrics, &why);
     /* Without one micro-batch the others weigh more, and another may overflow that did not before:
-     * each pass excludes one more. */
-    for (int64_t tries = 0; st == ACCRUE_ENUMERIC && run->opt.on_nonfinite == ACCRUE_POLICY_SKIP &&
-                            tries < run->window_size;
-         tries++) {
-        ACR_TRY(skip(run, at, &why, err));
+     * each pass excludes one more, or at least one row. */
+    for (int64_t tries = 0; st && tries < run->window_size;) {
+        if (has_bad_row(run)) {
+            ACR_TRY(leave_out(run, &run->current, run->window_first,
+                              run->window_first + run->window_size, run->dropped, err));
+        } else if (st == ACCRUE_ENUMERIC && run->opt.on_nonfinite == ACCRUE_POLICY_SKIP) {
+            ACR_TRY(skip(run, at, &why, err));
+            tries++;
+        } else {
+            break;
+        }
         st = run_again(run, i, &at, &metrics, &why);
     }
     if (st) {
@@ -614,29 +687,31 @@ cleanup:
     return st;
 }
 
-accrue_status accrue_run_validate(accrue_run *run, accrue_metrics *out, accrue_error *err)
+/* All micro-batches of `e`; ends at the first bad row. */
+static accrue_status validate(accrue_run *run, accrue_metrics *out, const acr_epoch *e,
+                              accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    int64_t total[ACCRUE_MAX_TTT_STEPS] = {0};
-    int64_t counts[ACCRUE_MAX_TTT_STEPS];
+    int64_t total[ACCRUE_MAX_TTT_STEPS] = {0}, counts[ACCRUE_MAX_TTT_STEPS];
     const acr_batch *b = NULL;
-    acr_epoch e = {0};
+    int64_t n = 0;
     accrue_metrics m;
     acr_weighting w;
     char rows[256];
 
     memset(out, 0, sizeof *out);
     out->n_steps = run->opt.ttt_steps;
-    if (run->epoch < 0)
-        return acr_fail(err, ACCRUE_ESTATE, "validation before the first epoch");
-    ACR_TRY(acr_epochs_val(&e, &run->epochs, run->epoch, err));
-    ACR_TRY(val_counts(run, &e, total, err));
-    ACR_TRY(acr_loader_start(run->loader, &e, 0, e.n, err));
-    for (int64_t i = 0; i < e.n; i++) {
+    for (int64_t i = 0; i < e->n; i++)
+        n += e->begin[i] < e->begin[i + 1];
+    ACR_TRY(val_counts(run, e, total, err));
+    ACR_TRY(acr_loader_start(run->loader, e, 0, e->n, err));
+    for (int64_t i = 0; i < e->n; i++) {
         accrue_error inner = {0};
         ACR_TRY(acr_loader_next(&b, run->loader, err));
+        if (e->begin[i] == e->begin[i + 1])
+            continue;
         acr_eagle3_counts(b, &run->setup.eagle3, counts);
-        acr_weigh(&w, &run->setup.eagle3, run->opt.window.loss_normalization, counts, total, e.n);
+        acr_weigh(&w, &run->setup.eagle3, run->opt.window.loss_normalization, counts, total, n);
         st = acr_micro_batch(&m, run->setup.model, &run->tape, b, &run->setup.eagle3, &w, false,
                              &inner);
         if (st == ACCRUE_ENUMERIC && run->opt.on_nonfinite == ACCRUE_POLICY_SKIP) {
@@ -651,6 +726,31 @@ accrue_status accrue_run_validate(accrue_run *run, accrue_metrics *out, accrue_e
             goto cleanup;
         }
         accrue_metrics_add(out, &m);
+    }
+
+cleanup:
+    return st;
+}
+
+accrue_status accrue_run_validate(accrue_run *run, accrue_metrics *out, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    const int64_t skipped = run->skipped_nonfinite;
+    accrue_error why = {0};
+    acr_epoch e = {0};
+
+    memset(out, 0, sizeof *out);
+    if (run->epoch < 0)
+        return acr_fail(err, ACCRUE_ESTATE, "validation before the first epoch");
+    ACR_TRY(acr_epochs_val(&e, &run->epochs, run->epoch, err));
+    acr_epochs_drop_bad(&e, &run->epochs, NULL);
+    while ((st = validate(run, out, &e, &why)) && has_bad_row(run)) {
+        run->skipped_nonfinite = skipped;
+        ACR_TRY(leave_out(run, &e, 0, e.n, NULL, err));
+    }
+    if (st) {
+        acr_fail(err, st, "%s", why.message);
+        goto cleanup;
     }
     /* In mid-epoch the loader goes back to the epoch's micro-batches. */
     ACR_TRY(acr_loader_start(run->loader, &run->current, run->next, run->used, err));

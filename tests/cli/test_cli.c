@@ -311,15 +311,21 @@ static void test_values_arrive(void **state)
     expect_option("embed=1");
     expect_option("across=0");
     expect_option("arch=qwen3");
-    assert_int_equal(run("train --dry-run --verifier-name-or-path v --on-missing warn --loss-fn "
-                         "{\"ce\":~0.1} --on-nonfinite skip --scheduler-warmup-steps 0 --epochs 3 "
-                         "--max-steps 9 --no-resume-from-checkpoint --resume-from r --save-path s "
-                         "--batch-plan p "
-                         "--dump-batch-plan d "
-                         "--target-layer-ids 1 --target-layer-ids 3"),
-                     0);
+    assert_int_equal(
+        run("train --dry-run --verifier-name-or-path v --on-missing warn --loss-fn "
+            "{\"ce\":~0.1} --on-bad skip --max-bad 4 --check-bytes 0 --lock-timeout 0.5 "
+            "--on-nonfinite skip --scheduler-warmup-steps 0 --epochs 3 "
+            "--max-steps 9 --no-resume-from-checkpoint --resume-from r --save-path s "
+            "--batch-plan p "
+            "--dump-batch-plan d "
+            "--target-layer-ids 1 --target-layer-ids 3"),
+        0);
     expect_option("loss={\"ce\": 0.1}");
-    expect_option("on_missing=2");
+    expect_option("on_missing=3");
+    expect_option("on_bad=2");
+    expect_option("max_bad=4");
+    expect_option("check_bytes=0");
+    expect_option("lock_timeout=0.5");
     expect_option("nonfinite=2");
     expect_option("warmup=0");
     expect_option("epochs=3");
