@@ -178,8 +178,8 @@ accrue_status acr_fault_status(const accrue_fault *f);
 accrue_status acr_fault_error(accrue_fault *f, accrue_fault_kind kind, const char *file,
                               int64_t row, const accrue_error *why);
 
-/* hs_<row>.safetensors under `dir`, read in pieces: a file that shrinks while it is read is an error
- * like any other, where a mapping would end the process. */
+/* hs_<row>.safetensors under `dir`, read in pieces: a file that shrinks while it is read is an
+ * error like any other, where a mapping would end the process. */
 typedef struct acr_states {
     acr_safetensors *file;    /* its header: data of tensors are offsets into the file's data */
     const acr_tensor *hidden; /* [tokens, n_aux + 1, hidden_size] */

@@ -1,4 +1,4 @@
-/* run.c - a training run in pieces: its micro-batches, windows and validation.
+/* run.c - a training run in pieces: its micro-batches and windows.
  *
  * A window's denominators are planned from the loss masks before its first forward, so every
  * gradient is added with its final weight.  A micro-batch that turns out not finite, or a row that
@@ -302,8 +302,8 @@ const accrue_train_plan *accrue_run_plan(const accrue_run *run)
 
 /* Windows --------------------------------------------------------------------------------- */
 
-static accrue_status count_rows(accrue_run *run, const acr_epoch *e, int64_t i, int64_t *counts,
-                                accrue_error *err)
+accrue_status acr_count_rows(accrue_run *run, const acr_epoch *e, int64_t i, int64_t *counts,
+                             accrue_error *err)
 {
     accrue_status st = acr_batch_masks(&run->masks, &run->setup.shape, run->setup.data,
                                        e->rows + e->begin[i], e->begin[i + 1] - e->begin[i], err);
@@ -334,7 +334,7 @@ static accrue_status plan_window(accrue_run *run, accrue_error *err)
         memset(run->counts[i], 0, sizeof run->counts[i]);
         if (is_left_out(run, run->window_first + i))
             continue;
-        ACR_TRY(count_rows(run, &run->current, run->window_first + i, run->counts[i], err));
+        ACR_TRY(acr_count_rows(run, &run->current, run->window_first + i, run->counts[i], err));
         run->window_live++;
         for (int k = 0; k < run->opt.ttt_steps; k++)
             run->window_counts[k] += run->counts[i][k];
@@ -427,7 +427,7 @@ bool accrue_run_next(const accrue_run *run)
     return !run->failed && run->next < run->used;
 }
 
-static const char *row_list(char out[256], const acr_batch *b)
+const char *acr_row_list(char out[256], const acr_batch *b)
 {
     size_t used = 0;
 
@@ -472,7 +472,7 @@ static accrue_status run_one(accrue_run *run, int64_t i, accrue_metrics *metrics
         acr_fail(err, st,
                  "optimizer step %lld, epoch %lld, micro-batch %lld of the epoch (rows %s): %s",
                  (long long)accrue_window_global_step(run->window) + 1, (long long)run->epoch + 1,
-                 (long long)i, row_list(rows, b), inner.message);
+                 (long long)i, acr_row_list(rows, b), inner.message);
     else if (st)
         acr_fail(err, st, "%s", inner.message);
     metrics->error_records = run->dropped[i];
@@ -490,8 +490,11 @@ static accrue_status run_again(accrue_run *run, int64_t last, int64_t *at, accru
                                accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
+    acr_window_counters c = acr_window_get_counters(run->window);
 
+    c.micro_batches -= acr_window_filled(run->window); /* each counts once */
     acr_window_zero(run->window);
+    acr_window_set_counters(run->window, &c);
     ACR_TRY(plan_window(run, err));
     ACR_TRY(acr_loader_start(run->loader, &run->current, run->window_first, run->used, err));
     for (*at = run->window_first; *at <= last; ++*at)
@@ -506,49 +509,6 @@ static accrue_status skip(accrue_run *run, int64_t i, const accrue_error *why, a
     run->excluded[i] = true;
     run->skipped_nonfinite++;
     return acr_notice(run, err, "skipped: %s", why->message);
-}
-
-static accrue_status on_fault(const accrue_fault *f, void *ctx, accrue_error *err)
-{
-    accrue_run *run = ctx;
-    accrue_status st = ACCRUE_OK;
-    int64_t known = run->epochs.n_bad;
-
-    ACR_TRY(acr_epochs_leave_out(&run->epochs, f, run->epoch, err));
-    if (run->epochs.n_bad > known)
-        ACR_TRY(acr_bad_row_told(run, known, err));
-
-cleanup:
-    return st;
-}
-
-/* Leaves out the row at which the loader stopped, and with it all bad ones among micro-batches
- * [from, to) of `e`, so that they are run again once. */
-static accrue_status leave_out(accrue_run *run, acr_epoch *e, int64_t from, int64_t to,
-                               int64_t *dropped, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    accrue_fault fault = *acr_loader_fault(run->loader);
-    acr_sweep sweep = {.data = run->setup.data,
-                       .states_dir = run->setup.states_dir,
-                       .shape = run->setup.shape,
-                       .lock_timeout = run->opt.lock_timeout};
-
-    acr_loader_stop(run->loader); /* which reads `e` */
-    ACR_TRY(on_fault(&fault, run, err));
-    acr_epochs_drop_bad(e, &run->epochs, dropped);
-    ACR_TRY(acr_sweep_rows(&sweep, e->rows + e->begin[from], e->begin[to] - e->begin[from],
-                           on_fault, run, err));
-    acr_epochs_drop_bad(e, &run->epochs, dropped);
-    ACR_TRY(acr_bad_rows_list(run, err));
-
-cleanup:
-    return st;
-}
-
-static bool has_bad_row(const accrue_run *run)
-{
-    return run->opt.on_bad == ACCRUE_POLICY_SKIP && acr_loader_fault(run->loader);
 }
 
 accrue_status accrue_run_forward_backward(accrue_run *run, accrue_metrics *out, accrue_error *err)
@@ -576,9 +536,9 @@ accrue_status accrue_run_forward_backward(accrue_run *run, accrue_metrics *out, 
     /* Without one micro-batch the others weigh more, and another may overflow that did not before:
      * each pass excludes one more, or at least one row. */
     for (int64_t tries = 0; st && tries < run->window_size;) {
-        if (has_bad_row(run)) {
-            ACR_TRY(leave_out(run, &run->current, run->window_first,
-                              run->window_first + run->window_size, run->dropped, err));
+        if (acr_run_has_bad_row(run)) {
+            ACR_TRY(acr_run_leave_out(run, &run->current, run->window_first,
+                                      run->window_first + run->window_size, run->dropped, err));
         } else if (st == ACCRUE_ENUMERIC && run->opt.on_nonfinite == ACCRUE_POLICY_SKIP) {
             ACR_TRY(skip(run, at, &why, err));
             tries++;
@@ -667,97 +627,4 @@ void accrue_run_lr_step(accrue_run *run)
 void accrue_run_zero_grad(accrue_run *run)
 {
     accrue_window_zero_grad(run->window);
-}
-
-/* Validation ------------------------------------------------------------------------------ */
-
-static accrue_status val_counts(accrue_run *run, const acr_epoch *e, int64_t total[],
-                                accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    int64_t counts[ACCRUE_MAX_TTT_STEPS];
-
-    for (int64_t i = 0; i < e->n; i++) {
-        ACR_TRY(count_rows(run, e, i, counts, err));
-        for (int k = 0; k < run->opt.ttt_steps; k++)
-            total[k] += counts[k];
-    }
-
-cleanup:
-    return st;
-}
-
-/* All micro-batches of `e`; ends at the first bad row. */
-static accrue_status validate(accrue_run *run, accrue_metrics *out, const acr_epoch *e,
-                              accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    int64_t total[ACCRUE_MAX_TTT_STEPS] = {0}, counts[ACCRUE_MAX_TTT_STEPS];
-    const acr_batch *b = NULL;
-    int64_t n = 0;
-    accrue_metrics m;
-    acr_weighting w;
-    char rows[256];
-
-    memset(out, 0, sizeof *out);
-    out->n_steps = run->opt.ttt_steps;
-    for (int64_t i = 0; i < e->n; i++)
-        n += e->begin[i] < e->begin[i + 1];
-    ACR_TRY(val_counts(run, e, total, err));
-    ACR_TRY(acr_loader_start(run->loader, e, 0, e->n, err));
-    for (int64_t i = 0; i < e->n; i++) {
-        accrue_error inner = {0};
-        ACR_TRY(acr_loader_next(&b, run->loader, err));
-        if (e->begin[i] == e->begin[i + 1])
-            continue;
-        acr_eagle3_counts(b, &run->setup.eagle3, counts);
-        acr_weigh(&w, &run->setup.eagle3, run->opt.window.loss_normalization, counts, total, n);
-        st = acr_micro_batch(&m, run->setup.model, &run->tape, b, &run->setup.eagle3, &w, false,
-                             &inner);
-        if (st == ACCRUE_ENUMERIC && run->opt.on_nonfinite == ACCRUE_POLICY_SKIP) {
-            run->skipped_nonfinite++;
-            ACR_TRY(acr_notice(run, err, "skipped: validation of epoch %lld, micro-batch %lld: %s",
-                               (long long)run->epoch + 1, (long long)i, inner.message));
-            continue;
-        }
-        if (st) {
-            acr_fail(err, st, "validation of epoch %lld, micro-batch %lld (rows %s): %s",
-                     (long long)run->epoch + 1, (long long)i, row_list(rows, b), inner.message);
-            goto cleanup;
-        }
-        accrue_metrics_add(out, &m);
-    }
-
-cleanup:
-    return st;
-}
-
-accrue_status accrue_run_validate(accrue_run *run, accrue_metrics *out, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    const int64_t skipped = run->skipped_nonfinite;
-    accrue_error why = {0};
-    acr_epoch e = {0};
-
-    memset(out, 0, sizeof *out);
-    if (run->epoch < 0)
-        return acr_fail(err, ACCRUE_ESTATE, "validation before the first epoch");
-    ACR_TRY(acr_epochs_val(&e, &run->epochs, run->epoch, err));
-    acr_epochs_drop_bad(&e, &run->epochs, NULL);
-    while ((st = validate(run, out, &e, &why)) && has_bad_row(run)) {
-        run->skipped_nonfinite = skipped;
-        ACR_TRY(leave_out(run, &e, 0, e.n, NULL, err));
-    }
-    if (st) {
-        acr_fail(err, st, "%s", why.message);
-        goto cleanup;
-    }
-    /* In mid-epoch the loader goes back to the epoch's micro-batches. */
-    ACR_TRY(acr_loader_start(run->loader, &run->current, run->next, run->used, err));
-
-cleanup:
-    if (st)
-        acr_loader_stop(run->loader);
-    acr_epoch_free(&e);
-    return st;
 }

@@ -2,8 +2,8 @@
  * them in skipped_samples.jsonl.
  *
  * Packing never hears of them, so that the order of an epoch and the place of every other row are
- * the same whenever a row is found to be bad.  A checkpoint carries the list, and a run that goes on
- * leaves out what the one before did. */
+ * the same whenever a row is found to be bad.  A checkpoint carries the list, and a run that goes
+ * on leaves out what the one before did. */
 #include "train/train.h"
 
 #include <errno.h>
@@ -288,4 +288,47 @@ accrue_status acr_left_out_told(accrue_run *run, accrue_error *err)
 
 cleanup:
     return st;
+}
+
+/* While training --------------------------------------------------------------------------- */
+
+static accrue_status on_fault(const accrue_fault *f, void *ctx, accrue_error *err)
+{
+    accrue_run *run = ctx;
+    accrue_status st = ACCRUE_OK;
+    int64_t known = run->epochs.n_bad;
+
+    ACR_TRY(acr_epochs_leave_out(&run->epochs, f, run->epoch, err));
+    if (run->epochs.n_bad > known)
+        ACR_TRY(acr_bad_row_told(run, known, err));
+
+cleanup:
+    return st;
+}
+
+accrue_status acr_run_leave_out(accrue_run *run, acr_epoch *e, int64_t from, int64_t to,
+                                int64_t *dropped, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    accrue_fault fault = *acr_loader_fault(run->loader);
+    acr_sweep sweep = {.data = run->setup.data,
+                       .states_dir = run->setup.states_dir,
+                       .shape = run->setup.shape,
+                       .lock_timeout = run->opt.lock_timeout};
+
+    acr_loader_stop(run->loader); /* which reads `e` */
+    ACR_TRY(on_fault(&fault, run, err));
+    acr_epochs_drop_bad(e, &run->epochs, dropped);
+    ACR_TRY(acr_sweep_rows(&sweep, e->rows + e->begin[from], e->begin[to] - e->begin[from],
+                           on_fault, run, err));
+    acr_epochs_drop_bad(e, &run->epochs, dropped);
+    ACR_TRY(acr_bad_rows_list(run, err));
+
+cleanup:
+    return st;
+}
+
+bool acr_run_has_bad_row(const accrue_run *run)
+{
+    return run->opt.on_bad == ACCRUE_POLICY_SKIP && acr_loader_fault(run->loader);
 }

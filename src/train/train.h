@@ -190,6 +190,13 @@ accrue_status acr_bad_row_told(accrue_run *run, int64_t i, accrue_error *err);
 /* Notices of all rows known to be left out, and their list. */
 accrue_status acr_left_out_told(accrue_run *run, accrue_error *err);
 
+/* Whether the loader stopped at a row that on_bad lets go. */
+bool acr_run_has_bad_row(const accrue_run *run);
+/* Leaves that row out, and with it all bad ones among micro-batches [from, to) of `e`, so that they
+ * are run again but once.  The loader is stopped. */
+accrue_status acr_run_leave_out(accrue_run *run, acr_epoch *e, int64_t from, int64_t to,
+                                int64_t *dropped, accrue_error *err);
+
 /* setup.c ---------------------------------------------------------------------------------- */
 
 /* Data set, vocabulary and model as the options ask for them. */
@@ -275,6 +282,12 @@ struct accrue_run {
 /* accrue_run_epoch from micro-batch `from` on; -1: the epoch is at its end. */
 accrue_status acr_run_epoch_from(accrue_run *run, int64_t epoch, int64_t from, accrue_error *err);
 
+/* Supervised rows of a micro-batch, per TTT step. */
+accrue_status acr_count_rows(accrue_run *run, const acr_epoch *e, int64_t i, int64_t *counts,
+                             accrue_error *err);
+/* "3, 17, 4" for messages. */
+const char *acr_row_list(char out[256], const acr_batch *b);
+
 accrue_status acr_emit(accrue_run *run, accrue_event_kind kind, const accrue_metrics *metrics,
                        const char *message, accrue_error *err);
 accrue_status acr_notice(accrue_run *run, accrue_error *err, const char *format, ...)
@@ -310,8 +323,8 @@ accrue_status acr_training_state_agrees(const acr_training_state *saved,
                                         const acr_training_state *run, const char *dir,
                                         accrue_error *err);
 
-/* Of the rows that are not missing: all lengths, and the ids and masks of every k-th row, k = 1 up to
- * 16 Mi tokens. */
+/* Of the rows that are not missing: all lengths, and the ids and masks of every k-th row, k = 1 up
+ * to 16 Mi tokens. */
 uint64_t acr_epochs_fingerprint(const acr_epochs *e, const acr_dataset *d);
 uint64_t acr_epoch_hash(const acr_epoch *e);
 
