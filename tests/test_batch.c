@@ -122,7 +122,7 @@ static const acr_batch_shape tiny_shape = {.total_seq_len = 16,
                                            .real = ACR_DTYPE_F64};
 
 /* Rows 2, 1, 0, 4 of the data set: 9, 1, 5 and 12 tokens in 16 rows. */
-static void masks_are_those_of_the_batch(void **state)
+static void a21_positions_restart_and_masks_are_those_of_the_batch(void **state)
 {
     accrue_error e;
     acr_dataset *d = NULL;
@@ -165,6 +165,8 @@ static void masks_are_those_of_the_batch(void **state)
     assert_memory_equal(whole.doc_begin, begin, sizeof begin);
     assert_memory_equal(masks.sample, rows, sizeof rows);
     assert_memory_equal(masks.loss_mask, whole.loss_mask, 16);
+    for (int64_t j = 0; j < 16; j++) /* a21: positions begin anew with each document */
+        assert_int_equal(whole.position_ids[j], j < 8 ? j + 1 : j < 12 ? j - 7 : j - 11);
     for (int64_t j = 0; j < 8; j++)
         assert_int_equal(whole.loss_mask[j], j + 1 >= 9 / 2);
     /* The files' values count up by 1/8 from -4 + row, modulo 8: token 1's last slot of row 2. */
@@ -219,7 +221,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collates_as_the_peer),
-        cmocka_unit_test(masks_are_those_of_the_batch),
+        cmocka_unit_test(a21_positions_restart_and_masks_are_those_of_the_batch),
         cmocka_unit_test(too_many_documents_are_refused),
         cmocka_unit_test(sizes_that_overflow_are_refused),
     };

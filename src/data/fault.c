@@ -54,7 +54,7 @@ accrue_status acr_fault_set(accrue_fault *f, accrue_fault_kind kind, const char 
     snprintf(f->expected, sizeof f->expected, "%s", expected);
     acr_fail(&e, kinds[kind].status, "%s: row %lld: %s is %s, expected %s", file, (long long)row,
              what, found, expected);
-    memcpy(f->message, e.message, sizeof f->message);
+    snprintf(f->message, sizeof f->message, "%s", e.message);
     return e.status;
 }
 
@@ -65,7 +65,7 @@ accrue_status acr_fault_error(accrue_fault *f, accrue_fault_kind kind, const cha
     if (row >= 0)
         snprintf(f->message, sizeof f->message, "row %lld: %.960s", (long long)row, why->message);
     else
-        memcpy(f->message, why->message, sizeof f->message);
+        snprintf(f->message, sizeof f->message, "%s", why->message);
     return kinds[f->kind].status;
 }
 
