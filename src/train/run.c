@@ -239,7 +239,7 @@ accrue_status accrue_run_open(accrue_run **out, const accrue_train_options *opt,
     run->cb = cb;
     run->payload = payload;
     run->started = acr_seconds();
-    run->epoch = run->best_epoch = run->superseded = -1;
+    run->epoch = run->best_epoch = run->superseded = run->listed = -1;
     run->best_loss = HUGE_VAL;
     run->generation = 1;
     ACR_TRY(acr_setup_open(&run->setup, opt, err));

@@ -7,12 +7,13 @@
 #include "train/train.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { TOLD = 20, MAX_LIST = 1 << 30 };
+enum { TOLD = 20 }; /* notices of a kind; the list has all */
 
 static const char file_name[] = "skipped_samples.jsonl";
 
@@ -28,7 +29,7 @@ void acr_bad_rows_free(acr_epochs *e)
 
 static accrue_status add(acr_epochs *e, const accrue_fault *f, int64_t epoch, accrue_error *err)
 {
-    acr_bad_row b = {.row = f->row, .epoch = epoch};
+    acr_bad_row b = {.row = f->row, .epoch = epoch, .kind = f->kind};
     acr_bad_row *more = e->left_out;
 
     if (e->n_bad == e->bad_capacity) {
@@ -88,78 +89,148 @@ void acr_epochs_drop_bad(acr_epoch *epoch, const acr_epochs *e, int64_t *dropped
 
 /* The list ---------------------------------------------------------------------------------- */
 
-static json_t *row_json(const acr_bad_row *b)
+typedef struct text {
+    char *s;
+    size_t used, capacity;
+} text;
+
+static accrue_status add_line(text *t, const acr_bad_row *b, accrue_error *err)
 {
-    return json_pack("{s:I, s:s, s:s, s:o}", "row", (json_int_t)b->row, "file", b->file, "message",
-                     b->message, "epoch",
-                     b->epoch < 0 ? json_null() : json_integer((json_int_t)b->epoch));
+    json_t *row =
+        json_pack("{s:I, s:s, s:s, s:s, s:o}", "row", (json_int_t)b->row, "kind",
+                  accrue_fault_name(b->kind), "file", b->file, "message", b->message, "epoch",
+                  b->epoch < 0 ? json_null() : json_integer((json_int_t)b->epoch));
+    char *line = row ? json_dumps(row, JSON_COMPACT) : NULL;
+    size_t n = line ? strlen(line) : 0;
+
+    json_decref(row);
+    if (line && t->used + n + 2 > t->capacity) {
+        size_t capacity = 2 * (t->used + n + 2);
+        char *more = acr_realloc(t->s, capacity);
+        if (!more) {
+            free(line);
+            return acr_enomem(err, capacity, file_name);
+        }
+        t->s = more;
+        t->capacity = capacity;
+    }
+    if (!line)
+        return acr_enomem(err, 0, file_name);
+    memcpy(t->s + t->used, line, n);
+    t->s[t->used + n] = '\n';
+    t->used += n + 1;
+    t->s[t->used] = '\0';
+    free(line);
+    return ACCRUE_OK;
+}
+
+/* Bad rows from the first-th on. */
+static accrue_status add_bad(text *t, const acr_epochs *e, int64_t first, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    for (int64_t i = first; i < e->n_bad && !st; i++)
+        st = add_line(t, &e->left_out[i], err);
+    return st;
+}
+
+static accrue_status add_missing(text *t, const acr_epochs *e, const char *dir, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    static char missing[] = "there are no hidden states";
+
+    for (int64_t row = 0; row < e->n_rows && !st; row++) {
+        acr_bad_row b = {row, -1, ACCRUE_FAULT_MISSING, NULL, missing};
+        if (!e->absent[row])
+            continue;
+        b.file = acr_sprintf("%s/hs_%lld.safetensors", dir, (long long)row);
+        st = b.file ? add_line(t, &b, err) : acr_enomem(err, strlen(dir), "a path");
+        acr_free(b.file);
+    }
+    return st;
 }
 
 accrue_status acr_bad_rows_text(char **out, const acr_epochs *e, accrue_error *err)
 {
-    accrue_status st = ACCRUE_OK;
-    size_t used = 0, capacity = 0;
-    char *text = NULL;
+    text t = {0};
+    accrue_status st = add_bad(&t, e, 0, err);
 
-    *out = NULL;
-    for (int64_t i = 0; i < e->n_bad; i++) {
-        json_t *row = row_json(&e->left_out[i]);
-        char *line = row ? json_dumps(row, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
-        size_t n = line ? strlen(line) : 0;
-        json_decref(row);
-        if (line && used + n + 2 > capacity) {
-            char *more = acr_realloc(text, capacity = 2 * (used + n + 2));
-            text = more ? more : text;
-            capacity = more ? capacity : 0;
-        }
-        if (!line || !capacity) {
-            free(line);
-            st = acr_enomem(err, used + n, file_name);
-            goto cleanup;
-        }
-        memcpy(text + used, line, n);
-        text[used + n] = '\n';
-        text[used += n + 1] = '\0';
-        free(line);
-    }
-    *out = text;
-    text = NULL;
-
-cleanup:
-    acr_free(text);
+    *out = st ? NULL : t.s;
+    if (st)
+        acr_free(t.s);
     return st;
 }
 
-/* Written whole, beside itself and then renamed: a list cut short would say that rows were used. */
-accrue_status acr_bad_rows_list(accrue_run *run, accrue_error *err)
+/* Written whole beside itself and renamed: a list cut short would say that rows were used. */
+static accrue_status write_list(const char *path, const text *t, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    char *path = acr_sprintf("%s/%s", run->opt.save_path, file_name);
-    char *temporary = acr_sprintf("%s/.%s.tmp-%ld", run->opt.save_path, file_name, (long)getpid());
-    char *text = NULL;
+    char *temporary = acr_sprintf("%s.tmp-%ld", path, (long)getpid());
 
-    if (!path || !temporary) {
-        st = acr_enomem(err, strlen(run->opt.save_path), "a path");
-        goto cleanup;
-    }
-    ACR_TRY(acr_bad_rows_text(&text, &run->epochs, err));
-    if (!text) {
+    if (!temporary)
+        return acr_enomem(err, strlen(path), "a path");
+    if (!t->used) {
         if (unlink(path) != 0 && errno != ENOENT && errno != ENOTDIR)
             st = acr_fail_errno(err, errno, "cannot remove", path);
         goto cleanup;
     }
     ACR_TRY(acr_checkpoint_parents(path, err));
-    ACR_TRY(acr_write_file(temporary, text, strlen(text), true, err));
+    ACR_TRY(acr_write_file(temporary, t->s, t->used, true, err));
     if (rename(temporary, path) != 0)
         st = acr_fail_errno(err, errno, "cannot rename a list to this name", path);
 
 cleanup:
-    if (st && temporary)
+    if (st)
         unlink(temporary);
-    acr_free(text);
     acr_free(temporary);
+    return st;
+}
+
+static accrue_status append_list(const char *path, const text *t, accrue_error *err)
+{
+    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    accrue_status st = ACCRUE_OK;
+
+    if (fd < 0)
+        return acr_fail_errno(err, errno, "cannot open", path);
+    for (size_t at = 0; at < t->used && !st;) {
+        ssize_t k = write(fd, t->s + at, t->used - at);
+        if (k <= 0 && errno != EINTR)
+            st = acr_fail_errno(err, k < 0 ? errno : ENOSPC, "cannot write", path);
+        at += k > 0 ? (size_t)k : 0;
+    }
+    close(fd);
+    return st;
+}
+
+accrue_status acr_bad_rows_list(accrue_run *run, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    const acr_epochs *e = &run->epochs;
+    char *path = acr_sprintf("%s/%s", run->opt.save_path, file_name);
+    bool whole = run->listed < 0;
+    text t = {0};
+
+    if (!path)
+        return acr_enomem(err, strlen(run->opt.save_path), "a path");
+    if (whole)
+        ACR_TRY(add_missing(&t, e, run->setup.states_dir, err));
+    ACR_TRY(add_bad(&t, e, whole ? 0 : run->listed, err));
+    ACR_TRY(whole ? write_list(path, &t, err) : append_list(path, &t, err));
+    run->listed = e->n_bad;
+
+cleanup:
+    acr_free(t.s);
     acr_free(path);
     return st;
+}
+
+static accrue_fault_kind kind_of(const char *name)
+{
+    for (int kind = 1; name && kind <= (int)ACCRUE_FAULT_MAP; kind++)
+        if (!strcmp(name, accrue_fault_name((accrue_fault_kind)kind)))
+            return (accrue_fault_kind)kind;
+    return 0;
 }
 
 static accrue_status read_line(acr_epochs *e, const char *line, size_t n, const char *path,
@@ -174,12 +245,14 @@ static accrue_status read_line(acr_epochs *e, const char *line, size_t n, const 
     row = json_object_get(o, "row");
     epoch = json_object_get(o, "epoch");
     f.row = json_integer_value(row);
-    if (!json_is_integer(row) || f.row < 0 || f.row >= e->n_rows ||
+    f.kind = kind_of(json_string_value(json_object_get(o, "kind")));
+    if (!f.kind || !json_is_integer(row) || f.row < 0 || f.row >= e->n_rows ||
         !json_is_string(json_object_get(o, "file")) ||
         !json_is_string(json_object_get(o, "message")) ||
         (!json_is_null(epoch) && !json_is_integer(epoch))) {
-        st = acr_fail(err, ACCRUE_EFORMAT, "%s: not a line of row, file, message and epoch: %.*s",
-                      path, n < 200 ? (int)n : 200, line);
+        st = acr_fail(err, ACCRUE_EFORMAT,
+                      "%s: not a line of row, kind, file, message and epoch: %.*s", path,
+                      n < 200 ? (int)n : 200, line);
         goto cleanup;
     }
     snprintf(f.file, sizeof f.file, "%s", json_string_value(json_object_get(o, "file")));
@@ -215,7 +288,7 @@ accrue_status acr_bad_rows_read(acr_epochs *e, const char *dir, accrue_error *er
         p = stop + 1;
     }
     for (int64_t i = 0; i < n_found; i++) {
-        accrue_fault f = {.row = found[i].row, .count = 1};
+        accrue_fault f = {.kind = found[i].kind, .row = found[i].row, .count = 1};
         snprintf(f.file, sizeof f.file, "%s", found[i].file);
         snprintf(f.message, sizeof f.message, "%s", found[i].message);
         ACR_TRY(acr_epochs_leave_out(e, &f, found[i].epoch, err));

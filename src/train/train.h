@@ -132,6 +132,7 @@ accrue_status acr_train_options_check(const accrue_train_options *opt, accrue_er
 
 typedef struct acr_bad_row {
     int64_t row, epoch; /* -1: found before the first step */
+    accrue_fault_kind kind;
     char *file, *message;
 } acr_bad_row;
 
@@ -179,11 +180,11 @@ accrue_status acr_epochs_leave_out(acr_epochs *e, const accrue_fault *f, int64_t
  * dropped[n] (may be NULL) how many rows each has lost. */
 void acr_epochs_drop_bad(acr_epoch *epoch, const acr_epochs *e, int64_t *dropped);
 void acr_bad_rows_free(acr_epochs *e);
-/* The text of skipped_samples.jsonl, which the caller frees; NULL where there is none. */
+/* The text of a checkpoint's skipped_samples.jsonl, which the caller frees; NULL: no bad rows. */
 accrue_status acr_bad_rows_text(char **out, const acr_epochs *e, accrue_error *err);
 /* Leaves out what the checkpoint's list has, before what was found so far. */
 accrue_status acr_bad_rows_read(acr_epochs *e, const char *dir, accrue_error *err);
-/* Makes the list in save_path what the run knows. */
+/* Makes the list in save_path what the run knows: whole at first, then what is new is appended. */
 accrue_status acr_bad_rows_list(accrue_run *run, accrue_error *err);
 /* One notice for the i-th bad row, up to a number of them. */
 accrue_status acr_bad_row_told(accrue_run *run, int64_t i, accrue_error *err);
@@ -255,6 +256,7 @@ struct accrue_run {
     bool *excluded;    /* [current.n] not finite, left out */
     int64_t *dropped;  /* [current.n] bad rows that they have lost */
     int64_t excluded_capacity;
+    int64_t listed; /* bad rows in save_path's list; -1: not written yet */
     uint64_t order; /* of the epoch's micro-batches, bad rows in their places */
 
     int64_t window_first, window_size, window_live; /* of the open window */

@@ -346,7 +346,8 @@ accrue_status accrue_check(accrue_check_report *out, const accrue_check_options 
             return ACCRUE_ECANCELED;
     }
     if (n) {
-        f = (accrue_fault){.kind = ACCRUE_FAULT_STALE_LOCK,
+        f = (accrue_fault){.count = 1,
+                           .kind = ACCRUE_FAULT_STALE_LOCK,
                            .notice = true,
                            .token = -1,
                            .slot = -1,
