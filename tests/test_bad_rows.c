@@ -455,8 +455,11 @@ static void a_file_that_changes_under_a_run_is_an_error(void **state)
         changer c = {data, cases[i / 2].how, 4};
         o.data_path = data;
         o.on_bad = i % 2 ? ACCRUE_POLICY_SKIP : ACCRUE_POLICY_RAISE;
+        o.max_steps = i % 2 ? 3 : 4;
         if (i % 2) {
             assert_ok(accrue_train(&o, change, &c, &e), &e);
+            o.max_steps = 4; /* and goes on without the file */
+            assert_ok(accrue_train(&o, NULL, NULL, &e), &e);
             assert_list(out, 1, "\"row\":40", cases[i / 2].word);
         } else {
             assert_fails(accrue_train(&o, change, &c, &e), cases[i / 2].status, &e, "row 40",

@@ -15,7 +15,7 @@ static accrue_status find_states(acr_epochs *e, const accrue_train_options *opt,
     if (!acr_is_dir(states_dir))
         return acr_fail(err, ACCRUE_EIO, "%s: no such folder of hidden states", states_dir);
     for (int64_t row = 0; row < e->n_rows; row++) {
-        if (acr_states_exist(states_dir, row, deadline, &f))
+        if (e->bad[row] || acr_states_exist(states_dir, row, deadline, &f))
             continue;
         if (opt->on_missing == ACCRUE_POLICY_RAISE || !f.kind)
             return acr_fail(err, acr_fault_status(&f), "%s", f.message);
@@ -63,7 +63,7 @@ static accrue_status check_rows(acr_epochs *e, const accrue_train_options *opt, 
         return acr_enomem(err, (size_t)e->n_rows * sizeof *rows, "the rows to check");
     for (int64_t row = 0; row < e->n_rows; row++) {
         bytes += (double)e->lengths[row] * 2.0 * (shape->n_aux + 1) * (double)shape->hidden_size;
-        if (e->lengths[row])
+        if (e->lengths[row] && !e->bad[row])
             rows[n++] = row;
     }
     sweep.data_alone = bytes > (double)opt->check_bytes;
@@ -136,7 +136,7 @@ static void drop_missing(acr_epoch *epoch, const int64_t *lengths)
 
 accrue_status acr_epochs_open(acr_epochs *out, const accrue_train_options *opt, acr_dataset *data,
                               const char *states_dir, const acr_batch_shape *shape,
-                              accrue_error *err)
+                              const char *resumed_from, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
 
@@ -158,6 +158,8 @@ accrue_status acr_epochs_open(acr_epochs *out, const accrue_train_options *opt, 
         out->max_bad = 1;
     for (int64_t i = 0; i < out->n_rows; i++)
         out->lengths[i] = acr_dataset_tokens(data, i);
+    if (resumed_from)
+        ACR_TRY(acr_bad_rows_read(out, resumed_from, err));
     ACR_TRY(find_states(out, opt, states_dir, err));
     ACR_TRY(check_rows(out, opt, data, states_dir, shape, err));
     ACR_TRY(need_supervision(out, data, err));

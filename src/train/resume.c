@@ -335,7 +335,6 @@ accrue_status acr_run_load(accrue_run *run, const acr_resume *from, accrue_error
     ACR_TRY(acr_state_same_model(from->dir, run->setup.model, err));
     ACR_TRY(acr_state_same_vocab(from->dir, run->setup.model, err));
     ACR_TRY(check_order(run, from, err));
-    ACR_TRY(acr_bad_rows_read(&run->epochs, from->dir, err));
     ACR_TRY(acr_state_read(from->dir, run->setup.model, run->window, err));
     acr_window_set_counters(run->window, &(acr_window_counters){.micro_batches = s->micro_batches,
                                                                 .global_step = s->global_step,

@@ -227,6 +227,12 @@ static void describe_model(accrue_run *run)
 accrue_status accrue_run_open(accrue_run **out, const accrue_train_options *opt, accrue_event_cb cb,
                               void *payload, accrue_error *err)
 {
+    return acr_run_open(out, opt, NULL, cb, payload, err);
+}
+
+accrue_status acr_run_open(accrue_run **out, const accrue_train_options *opt, const char *from,
+                           accrue_event_cb cb, void *payload, accrue_error *err)
+{
     accrue_status st = ACCRUE_OK;
     acr_loader_options loader = {0};
     acr_batch_shape masks = {0};
@@ -245,7 +251,7 @@ accrue_status accrue_run_open(accrue_run **out, const accrue_train_options *opt,
     ACR_TRY(acr_setup_open(&run->setup, opt, err));
     ACR_TRY(keep_options(run, opt, err));
     ACR_TRY(acr_epochs_open(&run->epochs, opt, run->setup.data, run->setup.states_dir,
-                            &run->setup.shape, err));
+                            &run->setup.shape, from, err));
     ACR_TRY(acr_epochs_plan(&run->plan, &run->epochs, opt, err));
     describe_model(run);
     n = (size_t)opt->window.gradient_accumulation_steps;

@@ -246,7 +246,7 @@ static accrue_status read_line(acr_epochs *e, const char *line, size_t n, const 
     epoch = json_object_get(o, "epoch");
     f.row = json_integer_value(row);
     f.kind = kind_of(json_string_value(json_object_get(o, "kind")));
-    if (!f.kind || !json_is_integer(row) || f.row < 0 || f.row >= e->n_rows ||
+    if (!f.kind || !json_is_integer(row) || f.row < 0 ||
         !json_is_string(json_object_get(o, "file")) ||
         !json_is_string(json_object_get(o, "message")) ||
         (!json_is_null(epoch) && !json_is_integer(epoch))) {
@@ -257,27 +257,23 @@ static accrue_status read_line(acr_epochs *e, const char *line, size_t n, const 
     }
     snprintf(f.file, sizeof f.file, "%s", json_string_value(json_object_get(o, "file")));
     snprintf(f.message, sizeof f.message, "%s", json_string_value(json_object_get(o, "message")));
-    ACR_TRY(acr_epochs_leave_out(e, &f, json_is_null(epoch) ? -1 : json_integer_value(epoch), err));
+    if (f.row < e->n_rows) /* else of another data set, as its fingerprint will say */
+        ACR_TRY(
+            acr_epochs_leave_out(e, &f, json_is_null(epoch) ? -1 : json_integer_value(epoch), err));
 
 cleanup:
     json_decref(o);
     return st;
 }
 
-/* What this run has found already comes behind what the checkpoint says. */
 accrue_status acr_bad_rows_read(acr_epochs *e, const char *dir, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     char *path = acr_sprintf("%s/%s", dir, file_name);
-    acr_bad_row *found = e->left_out;
-    int64_t n_found = e->n_bad;
     acr_map map = {0};
 
     if (!path)
         return acr_enomem(err, strlen(dir), "a path");
-    e->left_out = NULL;
-    e->n_bad = e->bad_capacity = 0;
-    memset(e->bad, 0, (size_t)e->n_rows * sizeof *e->bad);
     if (acr_is_file(path))
         ACR_TRY(acr_map_open(&map, path, err));
     for (const char *p = (const char *)map.data, *end = p + map.bytes; p < end;) {
@@ -287,19 +283,8 @@ accrue_status acr_bad_rows_read(acr_epochs *e, const char *dir, accrue_error *er
         ACR_TRY(read_line(e, p, (size_t)(stop - p), path, err));
         p = stop + 1;
     }
-    for (int64_t i = 0; i < n_found; i++) {
-        accrue_fault f = {.kind = found[i].kind, .row = found[i].row, .count = 1};
-        snprintf(f.file, sizeof f.file, "%s", found[i].file);
-        snprintf(f.message, sizeof f.message, "%s", found[i].message);
-        ACR_TRY(acr_epochs_leave_out(e, &f, found[i].epoch, err));
-    }
 
 cleanup:
-    for (int64_t i = 0; i < n_found; i++) {
-        acr_free(found[i].file);
-        acr_free(found[i].message);
-    }
-    acr_free(found);
     acr_map_close(&map);
     acr_free(path);
     return st;

@@ -155,10 +155,11 @@ typedef struct acr_epochs {
 
 /* Looks for every row's states; a missing file is an error or leaves the row out (on_missing).
  * Checks the data set's own columns, and of sets of up to check_bytes the states too: a bad row is
- * an error or is left out (on_bad). */
+ * an error or is left out (on_bad).  Rows that the checkpoint `resumed_from` (may be NULL) leaves
+ * out are not looked at. */
 accrue_status acr_epochs_open(acr_epochs *out, const accrue_train_options *opt, acr_dataset *data,
                               const char *states_dir, const acr_batch_shape *shape,
-                              accrue_error *err);
+                              const char *resumed_from, accrue_error *err);
 void acr_epochs_free(acr_epochs *e);
 /* With the bad rows in their places. */
 accrue_status acr_epochs_train(acr_epoch *out, const acr_epochs *e, int64_t epoch,
@@ -182,7 +183,7 @@ void acr_epochs_drop_bad(acr_epoch *epoch, const acr_epochs *e, int64_t *dropped
 void acr_bad_rows_free(acr_epochs *e);
 /* The text of a checkpoint's skipped_samples.jsonl, which the caller frees; NULL: no bad rows. */
 accrue_status acr_bad_rows_text(char **out, const acr_epochs *e, accrue_error *err);
-/* Leaves out what the checkpoint's list has, before what was found so far. */
+/* Leaves out what the checkpoint's list has. */
 accrue_status acr_bad_rows_read(acr_epochs *e, const char *dir, accrue_error *err);
 /* Makes the list in save_path what the run knows: whole at first, then what is new is appended. */
 accrue_status acr_bad_rows_list(accrue_run *run, accrue_error *err);
@@ -281,6 +282,9 @@ struct accrue_run {
     bool resumed;       /* for the event START */
 };
 
+/* accrue_run_open for a run that is to go on from a checkpoint, or NULL. */
+accrue_status acr_run_open(accrue_run **out, const accrue_train_options *opt, const char *from,
+                           accrue_event_cb cb, void *payload, accrue_error *err);
 /* accrue_run_epoch from micro-batch `from` on; -1: the epoch is at its end. */
 accrue_status acr_run_epoch_from(accrue_run *run, int64_t epoch, int64_t from, accrue_error *err);
 

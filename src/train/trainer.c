@@ -304,7 +304,7 @@ accrue_status accrue_train(const accrue_train_options *given, accrue_event_cb cb
     ACR_TRY(acr_resume_find(&found, &opt, err));
     if (found.weights_only)
         opt.from_pretrained = found.dir;
-    ACR_TRY(accrue_run_open(&run, &opt, cb, payload, err));
+    ACR_TRY(acr_run_open(&run, &opt, found.weights_only ? NULL : found.dir, cb, payload, err));
     if (opt.dump_batch_plan)
         ACR_TRY(acr_epochs_dump(&run->epochs, opt.epochs, opt.dump_batch_plan, err));
     ACR_TRY(make_save_path(opt.save_path, err));

@@ -625,31 +625,6 @@ static void test_inspect(void **state)
     json_decref(root);
 }
 
-static void test_check(void **state)
-{
-    (void)state;
-    assert_int_equal(run("check sound"), 0);
-    assert_non_null(strstr(out, "hidden states  1,234 files, 3.0 GB in 1.50 s, 2.00 GB/s\n"));
-    assert_non_null(strstr(out, "\nNo fault.\n"));
-    assert_int_equal(run("check faults-7 --draft-vocab-size 8 --verifier-name-or-path v"), 2);
-    assert_non_null(strstr(out, "rows           1,234, 7 with faults\n"));
-    assert_non_null(strstr(out, "\nstale_lock (notice)       1       1\n"));
-    assert_non_null(strstr(out, "\nnonfinite                 7      14\n"));
-    assert_non_null(strstr(out, "\n  hs_4.safetensors: row 4: broken\n  and 2 more; --json"));
-    assert_string_equal(err, "accrue: faults-7: 7 faults in 7 rows\n");
-    assert_int_equal(run("check faults-7 --json"), 2);
-    json_t *root = json_loads(out, 0, NULL);
-    const json_t *list = json_object_get(root, "faults"), *f = json_array_get(list, 6);
-    assert_int_equal(json_array_size(list), 8);
-    assert_int_equal(number(root, NULL, "n_faults"), 7);
-    assert_int_equal(number(f, NULL, "row"), 6);
-    assert_int_equal(number(f, NULL, "token"), 3);
-    assert_string_equal(json_string_value(json_object_get(f, "kind")), "nonfinite");
-    assert_string_equal(json_string_value(json_object_get(f, "found")), "nan");
-    assert_true(json_is_null(json_object_get(json_array_get(list, 7), "token")));
-    json_decref(root);
-}
-
 static void test_help(void **state)
 {
     (void)state;
@@ -681,7 +656,7 @@ int main(void)
         cmocka_unit_test(test_terminal_bar),   cmocka_unit_test(test_interrupt),
         cmocka_unit_test(test_cannot_write),   cmocka_unit_test(test_dry_run),
         cmocka_unit_test(test_verify),         cmocka_unit_test(test_inspect),
-        cmocka_unit_test(test_check),          cmocka_unit_test(test_help),
+        cmocka_unit_test(test_help),
     };
 
     return cmocka_run_group_tests_name("cli", tests, NULL, NULL);
