@@ -592,6 +592,72 @@ static void a_checkpoint_carries_the_list(void **state)
     remove_folder(out);
 }
 
+/* The callback puts a folder where the list is to go. */
+static int block(const accrue_event *e, void *payload)
+{
+    if (e->kind == ACCRUE_EVENT_MICRO_BATCH && e->epoch == 0 && e->micro_batch == 1)
+        assert_int_equal(mkdir(payload, 0777), 0);
+    return 0;
+}
+
+static void a_list_that_cannot_be_written_ends_the_run(void **state)
+{
+    char *data = copy_data(folder, "data"), *out = acr_sprintf("%s/out", folder);
+    char *list = acr_sprintf("%s/skipped_samples.jsonl", out);
+    char *plan = plan_of("plan.json", train_with[0], "");
+    accrue_train_options o = plan_options(plan, out);
+    accrue_error e = {0};
+
+    (void)state;
+    spoil_states(data, 40);
+    o.data_path = data;
+    o.on_bad = ACCRUE_POLICY_SKIP;
+    o.check_bytes = 0;
+    assert_fails(accrue_train(&o, block, list, &e), ACCRUE_EIO, &e, list, "cannot open", NULL);
+    o.check_bytes = 1 << 30;
+    assert_fails(accrue_train(&o, NULL, NULL, &e), ACCRUE_EIO, &e, list, "cannot rename", NULL);
+    o.data_path = TINY "/data";
+    o.no_resume = true;
+    assert_fails(accrue_train(&o, NULL, NULL, &e), ACCRUE_EIO, &e, list, "cannot remove", NULL);
+    acr_free(list);
+    acr_free(plan);
+    remove_folder(data);
+    remove_folder(out);
+}
+
+/* A caller's own loop lists the rows with its checkpoint; verify leaves nothing behind. */
+static void who_saves_nothing_lists_nothing(void **state)
+{
+    char *data = copy_data(folder, "data"), *out = acr_sprintf("%s/out", folder);
+    char *plan = plan_of("plan.json", "[[40,1],[2],[3]]", "");
+    accrue_train_options o = plan_options(plan, out);
+    accrue_verify_report report;
+    accrue_error e = {0};
+    accrue_run *run = NULL;
+
+    (void)state;
+    spoil_states(data, 40);
+    o.data_path = data;
+    o.epochs = 1;
+    o.compute = ACCRUE_F64;
+    o.on_bad = ACCRUE_POLICY_SKIP;
+    o.check_bytes = 0;
+    assert_ok(accrue_verify(&report, &o, &e), &e);
+    assert_true(report.pass);
+    assert_false(acr_is_dir(out));
+    assert_ok(accrue_run_open(&run, &o, NULL, NULL, &e), &e);
+    assert_ok(accrue_run_epoch(run, 0, &e), &e);
+    while (accrue_run_next(run))
+        assert_ok(accrue_run_forward_backward(run, NULL, &e), &e);
+    assert_false(acr_is_dir(out));
+    assert_ok(accrue_run_save(run, "mine", &e), &e);
+    assert_list(out, 1, "\"row\":40", "\"epoch\":0");
+    accrue_run_free(run);
+    acr_free(plan);
+    remove_folder(data);
+    remove_folder(out);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, make, clear)
 
 int main(void)
@@ -611,6 +677,8 @@ int main(void)
         TEST(a_file_cut_while_it_is_read_is_an_error),
         TEST(a_stopped_run_goes_on_without_the_same_rows),
         TEST(a_checkpoint_carries_the_list),
+        TEST(a_list_that_cannot_be_written_ends_the_run),
+        TEST(who_saves_nothing_lists_nothing),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

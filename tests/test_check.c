@@ -224,6 +224,7 @@ static void what_cannot_be_checked_is_an_error(void **state)
     accrue_check_options o = options_of("/none");
     accrue_check_report r;
     accrue_error e = {0};
+    char *config = NULL;
 
     (void)state;
     assert_fails(accrue_check(&r, &o, NULL, NULL, &e), ACCRUE_EIO, &e, "/none/state.json", NULL);
@@ -234,6 +235,12 @@ static void what_cannot_be_checked_is_an_error(void **state)
     o = options_of(data);
     o.verifier = "/none";
     assert_fails(accrue_check(&r, &o, NULL, NULL, &e), ACCRUE_EIO, &e, "/none/config.json", NULL);
+    config = acr_sprintf("%s/config.json", folder);
+    write_text(config, "{\"hidden_size\": 4}");
+    o.verifier = folder;
+    assert_fails(accrue_check(&r, &o, NULL, NULL, &e), ACCRUE_EFORMAT, &e, config,
+                 "hidden_size 4 and vocab_size 0, at least 1 expected", NULL);
+    acr_free(config);
     o = options_of(data);
     o.d2t_path = "d2t.npy";
     assert_fails(accrue_check(&r, &o, NULL, NULL, &e), ACCRUE_EINVAL, &e,

@@ -358,7 +358,8 @@ ACCRUE_API void accrue_run_lr_step(accrue_run *run);
 ACCRUE_API void accrue_run_zero_grad(accrue_run *run);
 ACCRUE_API ACCRUE_CHECK accrue_status accrue_run_validate(accrue_run *run, accrue_metrics *out,
                                                           accrue_error *err);
-/* Writes a checkpoint folder `name` under save_path; see docs/FORMATS.md. */
+/* Writes a checkpoint folder `name` under save_path, and beside it the list of rows left out where
+ * there are any; see docs/FORMATS.md. */
 ACCRUE_API ACCRUE_CHECK accrue_status accrue_run_save(accrue_run *run, const char *name,
                                                       accrue_error *err);
 ACCRUE_API void accrue_run_free(accrue_run *run);

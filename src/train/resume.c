@@ -70,6 +70,7 @@ accrue_status accrue_run_save(accrue_run *run, const char *name, accrue_error *e
         goto cleanup;
     }
     acr_run_state(&state, run);
+    ACR_TRY(acr_bad_rows_list(run, err));
     ACR_TRY(acr_bad_rows_text(&skipped, &run->epochs, err));
     content.skipped = skipped;
     ACR_TRY(acr_checkpoint_write(dir, run->setup.model, &run->tape, &content, &aside, err));

@@ -216,7 +216,10 @@ accrue_status acr_bad_rows_list(accrue_run *run, accrue_error *err)
     if (whole)
         ACR_TRY(add_missing(&t, e, run->setup.states_dir, err));
     ACR_TRY(add_bad(&t, e, whole ? 0 : run->listed, err));
-    ACR_TRY(whole ? write_list(path, &t, err) : append_list(path, &t, err));
+    if (whole)
+        ACR_TRY(write_list(path, &t, err));
+    else if (t.used)
+        ACR_TRY(append_list(path, &t, err));
     run->listed = e->n_bad;
 
 cleanup:
@@ -380,7 +383,8 @@ accrue_status acr_run_leave_out(accrue_run *run, acr_epoch *e, int64_t from, int
     ACR_TRY(acr_sweep_rows(&sweep, e->rows + e->begin[from], e->begin[to] - e->begin[from],
                            on_fault, run, err));
     acr_epochs_drop_bad(e, &run->epochs, dropped);
-    ACR_TRY(acr_bad_rows_list(run, err));
+    if (run->listed >= 0) /* a run that writes nothing else lists nothing */
+        ACR_TRY(acr_bad_rows_list(run, err));
 
 cleanup:
     return st;
