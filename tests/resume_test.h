@@ -133,8 +133,9 @@ static inline void remove_tree(const char *path)
 /* Lists a checkpoint's files as they now are. */
 static inline void remake_manifest(const char *dir)
 {
-    static const char *const names[] = {"config.json", "model.safetensors", "state.safetensors",
-                                        "training_state.json", "val_metrics.json"};
+    static const char *const names[] = {"config.json",       "model.safetensors",
+                                        "state.safetensors", "training_state.json",
+                                        "val_metrics.json",  "skipped_samples.jsonl"};
     json_t *files = json_object();
 
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {

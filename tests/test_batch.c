@@ -122,7 +122,7 @@ static const acr_batch_shape tiny_shape = {.total_seq_len = 16,
                                            .real = ACR_DTYPE_F64};
 
 /* Rows 2, 1, 0, 4 of the data set: 9, 1, 5 and 12 tokens in 16 rows. */
-static void masks_are_those_of_the_batch(void **state)
+static void a21_positions_restart_and_masks_are_those_of_the_batch(void **state)
 {
     accrue_error e;
     acr_dataset *d = NULL;
@@ -138,15 +138,22 @@ static void masks_are_those_of_the_batch(void **state)
     no_states.hidden_size = 0;
     assert_ok(acr_dataset_open(&d, TINY, &e), &e);
     for (int i = 0; i < 4; i++) {
+        const void *states = NULL;
+        int64_t n = 0;
+        accrue_fault f;
         acr_row r;
         assert_ok(acr_dataset_row(&r, d, rows[i], &e), &e);
-        assert_ok(acr_states_open(&s[i], TINY "/hidden_states", rows[i], &r, &tiny_shape, &e), &e);
+        assert_int_equal(
+            acr_states_open(&s[i], TINY "/hidden_states", rows[i], &r, &tiny_shape, 0, &f),
+            ACCRUE_OK);
+        assert_int_equal(acr_states_read(&states, &n, &s[i], rows[i], 0, &f), ACCRUE_OK);
+        assert_int_equal(n, r.tokens);
         docs[i] = (acr_document){.sample = rows[i],
                                  .tokens = r.tokens,
                                  .input_ids = r.input_ids,
                                  .loss_mask = r.loss_mask,
                                  .dtype = s[i].hidden->dtype,
-                                 .states = s[i].hidden->data};
+                                 .states = states};
     }
     assert_ok(acr_batch_alloc(&whole, &tiny_shape, 4, &e), &e);
     assert_ok(acr_batch_alloc(&masks, &no_states, 4, &e), &e);
@@ -158,6 +165,8 @@ static void masks_are_those_of_the_batch(void **state)
     assert_memory_equal(whole.doc_begin, begin, sizeof begin);
     assert_memory_equal(masks.sample, rows, sizeof rows);
     assert_memory_equal(masks.loss_mask, whole.loss_mask, 16);
+    for (int64_t j = 0; j < 16; j++) /* a21: positions begin anew with each document */
+        assert_int_equal(whole.position_ids[j], j < 8 ? j + 1 : j < 12 ? j - 7 : j - 11);
     for (int64_t j = 0; j < 8; j++)
         assert_int_equal(whole.loss_mask[j], j + 1 >= 9 / 2);
     /* The files' values count up by 1/8 from -4 + row, modulo 8: token 1's last slot of row 2. */
@@ -166,7 +175,7 @@ static void masks_are_those_of_the_batch(void **state)
     acr_batch_free(&whole);
     acr_batch_free(&masks);
     for (int i = 0; i < 4; i++)
-        acr_states_close(&s[i]);
+        acr_states_free(&s[i]);
     acr_dataset_close(d);
 }
 
@@ -212,7 +221,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collates_as_the_peer),
-        cmocka_unit_test(masks_are_those_of_the_batch),
+        cmocka_unit_test(a21_positions_restart_and_masks_are_those_of_the_batch),
         cmocka_unit_test(too_many_documents_are_refused),
         cmocka_unit_test(sizes_that_overflow_are_refused),
     };

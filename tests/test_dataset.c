@@ -13,6 +13,8 @@ static const int64_t lengths[N_ROWS] = {5, 1, 9, 3, 12, 2, 7};
 static void check_rows(acr_dataset *d)
 {
     accrue_error e;
+    accrue_fault f;
+    int rule = 0;
 
     assert_int_equal(acr_dataset_rows(d), N_ROWS);
     for (int64_t row = 0; row < N_ROWS; row++) {
@@ -25,10 +27,14 @@ static void check_rows(acr_dataset *d)
             assert_int_equal(r.input_ids[j], (7 * row + 3 * j + j * j) % 50);
             assert_int_equal(r.loss_mask[j], j >= n / 2 && row != 5);
         }
-        assert_ok(acr_dataset_check_ids(d, row, 50, &e), &e);
+        assert_int_equal(acr_dataset_fault(&f, &rule, d, row, 50), ACCRUE_OK);
+        rule = 0;
     }
-    assert_fails(acr_dataset_check_ids(d, 4, 48, &e), ACCRUE_EMISMATCH, &e, "row 4", "token 7",
-                 "id 48", "48 ids", ".arrow", NULL);
+    assert_int_equal(acr_dataset_fault(&f, &rule, d, 4, 48), ACCRUE_EMISMATCH);
+    assert_int_equal(f.kind, ACCRUE_FAULT_VOCABULARY);
+    assert_int_equal(f.row, 4);
+    assert_int_equal(f.token, 7);
+    assert_non_null(strstr(f.message, ".arrow: row 4: the id of token 7 is 48, expected 0 to 47"));
     assert_int_equal(acr_dataset_tokens(d, N_ROWS), 0);
     assert_fails(acr_dataset_row(&(acr_row){0}, d, N_ROWS, &e), ACCRUE_EINVAL, &e, "row 7", NULL);
     assert_fails(acr_dataset_row(&(acr_row){0}, d, -1, &e), ACCRUE_EINVAL, &e, "row -1", NULL);
@@ -126,8 +132,9 @@ static void streams_that_are_no_data_set_are_refused(void **state)
         {"missing_length", ACCRUE_EFORMAT, "'seq_len' has missing values", "message at byte"},
         {"no_column", ACCRUE_EFORMAT, "no column 'seq_len'", ARROW},
         {"compressed", ACCRUE_ENOTSUP, "compressed", ARROW},
-        {"bad_rows", ACCRUE_EMISMATCH, "row 1: 1 input_ids", "2 values of loss_mask"},
-        {"bad_length", ACCRUE_EMISMATCH, "row 1: 1 input_ids", "seq_len 7"},
+        {"bad_rows", ACCRUE_EMISMATCH, "row 1: the length of loss_mask is 2",
+         "1 as there are input_ids"},
+        {"bad_length", ACCRUE_EMISMATCH, "row 1: seq_len is 7", "1 as there are input_ids"},
         {"bad_mask", ACCRUE_EFORMAT, "row 1: loss_mask of token 0 is -1", "expected 0 or 1"},
     };
     accrue_error e;

@@ -25,7 +25,7 @@ static double *document_losses(draft *d, const acr_batch *b, const acr_eagle3_op
     return out;
 }
 
-static void documents_keep_apart(void **state)
+static void a21_documents_keep_apart(void **state)
 {
     acr_eagle3_options o = options("kl_div", 4, 1, false);
     variant v = variants[3];
@@ -118,7 +118,7 @@ static void across_documents_reads_across(void **state)
     sample_free(&both[1]);
 }
 
-static void masked_documents_leave_no_trace(void **state)
+static void a21_a_masked_document_leaves_the_gradient_alone(void **state)
 {
     acr_eagle3_options o = options("kl_div", 3, 1, false);
 
@@ -303,10 +303,10 @@ static void the_measure_is_exact(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(documents_keep_apart),
+        cmocka_unit_test(a21_documents_keep_apart),
         cmocka_unit_test(packed_documents_lose_what_they_lose_alone),
         cmocka_unit_test(across_documents_reads_across),
-        cmocka_unit_test(masked_documents_leave_no_trace),
+        cmocka_unit_test(a21_a_masked_document_leaves_the_gradient_alone),
         cmocka_unit_test(nothing_supervised),
         cmocka_unit_test(threads_do_not_change_a_bit),
         cmocka_unit_test(steady_state_allocates_nothing),

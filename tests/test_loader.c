@@ -37,7 +37,7 @@ static int teardown(void **state)
 
 static acr_loader *make_loader(void)
 {
-    const acr_loader_options opt = {folder, shape};
+    const acr_loader_options opt = {folder, shape, 0};
     acr_loader *l = NULL;
     accrue_error e;
 
@@ -54,7 +54,7 @@ static char *states_file(int64_t row)
 static void check_batch(const acr_batch *got, int64_t index)
 {
     acr_document docs[8];
-    acr_states states[8];
+    acr_states states[8] = {{0}};
     acr_batch b;
     accrue_error e;
     int64_t n = begin[index + 1] - begin[index];
@@ -62,15 +62,16 @@ static void check_batch(const acr_batch *got, int64_t index)
     assert_ok(acr_batch_alloc(&b, &shape, n, &e), &e);
     for (int64_t i = 0; i < n; i++) {
         int64_t row = rows[begin[index] + i];
+        const void *values = NULL;
+        int64_t tokens = 0;
+        accrue_fault f;
         acr_row r;
         assert_ok(acr_dataset_row(&r, data, row, &e), &e);
-        assert_ok(acr_states_open(&states[i], folder, row, &r, &shape, &e), &e);
-        docs[i] = (acr_document){row,
-                                 r.tokens,
-                                 r.input_ids,
-                                 r.loss_mask,
-                                 states[i].hidden->dtype,
-                                 states[i].hidden->data};
+        assert_int_equal(acr_states_open(&states[i], folder, row, &r, &shape, 0, &f), ACCRUE_OK);
+        assert_int_equal(acr_states_read(&values, &tokens, &states[i], row, 0, &f), ACCRUE_OK);
+        assert_int_equal(tokens, r.tokens);
+        docs[i] = (acr_document){row,   r.tokens, r.input_ids, r.loss_mask, states[i].hidden->dtype,
+                                 values};
     }
     assert_ok(acr_batch_collate(&b, &shape, docs, n, &e), &e);
     assert_int_equal(got->n_rows, b.n_rows);
@@ -82,7 +83,7 @@ static void check_batch(const acr_batch *got, int64_t index)
     assert_memory_equal(got->hidden, b.hidden, (size_t)b.n_rows * 12 * sizeof(float));
     assert_memory_equal(got->target, b.target, (size_t)b.n_rows * 4 * sizeof(float));
     for (int64_t i = 0; i < n; i++)
-        acr_states_close(&states[i]);
+        acr_states_free(&states[i]);
     acr_batch_free(&b);
 }
 
@@ -155,12 +156,15 @@ static void missing_samples_stop_it_or_are_skipped(void **state)
     char *path = states_file(0);
     acr_loader *l = make_loader();
     const acr_batch *b = NULL;
+    accrue_fault f;
     accrue_error e;
 
     (void)state;
-    assert_true(acr_states_exist(folder, 0));
+    assert_true(acr_states_exist(folder, 0, 0, &f));
     assert_int_equal(remove(path), 0);
-    assert_false(acr_states_exist(folder, 0));
+    assert_false(acr_states_exist(folder, 0, 0, &f));
+    assert_int_equal(f.kind, ACCRUE_FAULT_MISSING);
+    assert_non_null(strstr(f.message, path));
     assert_ok(acr_loader_start(l, &epoch, 0, 4, &e), &e);
     assert_ok(acr_loader_next(&b, l, &e), &e);
     check_batch(b, 0);
@@ -213,19 +217,25 @@ static void spoil(const char *name, acr_dtype dtype, int64_t tokens, int64_t slo
 
 static void expect(accrue_status status, const char *one, const char *two)
 {
-    acr_row r;
-    acr_states s;
+    int64_t one_row[] = {2}, one_begin[] = {0, 1};
+    const acr_epoch only = {1, one_begin, one_row};
+    acr_loader *l = make_loader();
+    const acr_batch *b = NULL;
     accrue_error e;
     accrue_status st;
     char *path = states_file(2);
 
-    assert_ok(acr_dataset_row(&r, data, 2, &e), &e);
-    st = acr_states_open(&s, folder, 2, &r, &shape, &e);
-    if (status)
+    assert_ok(acr_loader_start(l, &only, 0, 1, &e), &e);
+    st = acr_loader_next(&b, l, &e);
+    if (status) {
         assert_fails(st, status, &e, path, "row 2", one, two, NULL);
-    else
+        assert_int_equal(acr_loader_fault(l)->row, 2);
+        assert_string_equal(acr_loader_fault(l)->message, e.message);
+    } else {
         assert_ok(st, &e);
-    acr_states_close(&s);
+        assert_null(acr_loader_fault(l));
+    }
+    acr_loader_free(l);
     acr_free(path);
 }
 
@@ -235,7 +245,7 @@ static void states_are_checked_against_the_row(void **state)
     spoil("hidden_states", ACR_DTYPE_F32, 9, 4, -1, -1);
     expect(ACCRUE_OK, NULL, NULL);
     spoil("hidden", ACR_DTYPE_F32, 9, 4, -1, -1);
-    expect(ACCRUE_EFORMAT, "no tensor 'hidden_states'", NULL);
+    expect(ACCRUE_EMISMATCH, "tensor 'hidden_states' is missing", NULL);
     spoil("hidden_states", ACR_DTYPE_I32, 9, 4, -1, -1);
     expect(ACCRUE_EMISMATCH, "hidden_states is I32", "expected BF16, F16 or F32");
     spoil("hidden_states", ACR_DTYPE_F32, 8, 4, -1, -1);
@@ -243,7 +253,7 @@ static void states_are_checked_against_the_row(void **state)
     spoil("hidden_states", ACR_DTYPE_F32, 9, 3, -1, -1);
     expect(ACCRUE_EMISMATCH, "hidden_states is [9, 3, 4]", "expected [9, 4, 4]");
     spoil("hidden_states", ACR_DTYPE_F32, 9, 4, -1, 5);
-    expect(ACCRUE_EMISMATCH, "token 5 has id 5", "the data set says 4");
+    expect(ACCRUE_EMISMATCH, "token_ids of token 5 is 5", "expected 4 as in the data set");
 }
 
 /* Infinite values are found wherever they would be used, and nowhere else. */
@@ -264,7 +274,7 @@ static void values_that_are_used_are_finite(void **state)
 
 static void ids_outside_the_vocabulary_stop_it(void **state)
 {
-    acr_loader_options opt = {folder, shape};
+    acr_loader_options opt = {folder, shape, 0};
     acr_loader *l = NULL;
     const acr_batch *b = NULL;
     accrue_error e;
@@ -273,15 +283,15 @@ static void ids_outside_the_vocabulary_stop_it(void **state)
     opt.shape.vocab_size = 40;
     assert_ok(acr_loader_create(&l, data, &opt, &e), &e);
     assert_ok(acr_loader_start(l, &epoch, 0, 4, &e), &e);
-    assert_fails(acr_loader_next(&b, l, &e), ACCRUE_EMISMATCH, &e, "row 2", "id 42", "40 ids",
-                 NULL);
+    assert_fails(acr_loader_next(&b, l, &e), ACCRUE_EMISMATCH, &e, "row 2", "is 42",
+                 "expected 0 to 39", NULL);
     acr_loader_free(l);
 }
 
 /* Every allocation may fail, in the thread too: an error, no leak, no crash. */
 static void running_out_of_memory_is_an_error(void **state)
 {
-    const acr_loader_options opt = {folder, shape};
+    const acr_loader_options opt = {folder, shape, 0};
     size_t live = acr_allocated_bytes();
     int failures = 0;
     accrue_error e;

@@ -545,8 +545,8 @@ static void test_refused_data(void **state)
         if (mask)
             refuses(&o, "data_fingerprint", "is \"", "this run's data set's fingerprint is \"");
         else /* the states, which are as they were, say so first */
-            assert_fails(accrue_train(&o, NULL, NULL, &e), ACCRUE_EMISMATCH, &e, "row 5: token 0",
-                         "has id", NULL);
+            assert_fails(accrue_train(&o, NULL, NULL, &e), ACCRUE_EMISMATCH, &e,
+                         "row 5: token_ids of token 0", "as in the data set", NULL);
         drop(&o);
         acr_free(file);
         remove_folder(data);

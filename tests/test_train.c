@@ -590,6 +590,10 @@ static void test_option_values(void **state)
     REFUSED(o.accumulation_tail = (accrue_tail)7, "--accumulation-tail");
     REFUSED(o.on_missing = (accrue_policy)9, "--on-missing");
     REFUSED(o.on_nonfinite = (accrue_policy)0, "--on-nonfinite");
+    REFUSED(o.on_bad = ACCRUE_POLICY_WARN, "--on-bad");
+    REFUSED(o.max_bad = -2, "--max-bad");
+    REFUSED(o.check_bytes = -1, "--check-bytes");
+    REFUSED(o.lock_timeout = (double)NAN, "--lock-timeout");
     REFUSED(o.compute = (accrue_dtype)0, "--hidden-states-dtype");
     REFUSED(o.epochs = INT64_MAX, "--epochs");
 #undef REFUSED

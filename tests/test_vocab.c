@@ -98,31 +98,32 @@ static void load_counts_then_reads(void **state)
             if (r.loss_mask[i])
                 counts[r.input_ids[i]]++;
     }
-    assert_ok(acr_vocab_load(&built, &was_built, d, folder, NULL, NULL, 50, 3, &e), &e);
+    assert_ok(acr_vocab_load(&built, &was_built, d, folder, NULL, NULL, 50, 3, false, &e), &e);
     assert_true(was_built);
     assert_int_equal(counts[32], 3); /* 10 and 18 twice, the others once at most */
     assert_int_equal(built.d2t[0] + 0, 10);
     assert_int_equal(built.d2t[1] + 1, 18);
     assert_int_equal(built.d2t[2] + 2, 32);
     assert_ok(acr_vocab_write(&built, folder, &e), &e);
-    assert_ok(acr_vocab_load(&read, &was_built, d, folder, NULL, NULL, 50, 3, &e), &e);
+    assert_ok(acr_vocab_load(&read, &was_built, d, folder, NULL, NULL, 50, 3, false, &e), &e);
     assert_false(was_built);
     assert_memory_equal(built.d2t, read.d2t, 3 * sizeof *read.d2t);
     assert_memory_equal(built.t2d, read.t2d, 50);
     acr_vocab_free(&read);
     /* Explicit paths decide the size themselves. */
-    assert_ok(acr_vocab_load(&read, &was_built, d, "/none", d2t_path, t2d_path, 50, 0, &e), &e);
+    assert_ok(acr_vocab_load(&read, &was_built, d, "/none", d2t_path, t2d_path, 50, 0, false, &e),
+              &e);
     assert_int_equal(read.draft_vocab_size, 3);
     acr_vocab_free(&read);
-    assert_fails(acr_vocab_load(&read, &was_built, d, folder, d2t_path, NULL, 50, 3, &e),
+    assert_fails(acr_vocab_load(&read, &was_built, d, folder, d2t_path, NULL, 50, 3, false, &e),
                  ACCRUE_EINVAL, &e, d2t_path, NULL);
-    assert_fails(acr_vocab_load(&read, &was_built, d, folder, d2t_path, t2d_path, 50, 4, &e),
+    assert_fails(acr_vocab_load(&read, &was_built, d, folder, d2t_path, t2d_path, 50, 4, false, &e),
                  ACCRUE_EMISMATCH, &e, d2t_path, "3 ids", "has 4", NULL);
-    assert_fails(acr_vocab_load(&read, &was_built, d, folder, NULL, NULL, 51, 3, &e),
+    assert_fails(acr_vocab_load(&read, &was_built, d, folder, NULL, NULL, 51, 3, false, &e),
                  ACCRUE_EMISMATCH, &e, t2d_path, "50 ids", "has 51", NULL);
     assert_int_equal(remove(t2d_path), 0);
-    assert_fails(acr_vocab_load(&read, &was_built, d, folder, NULL, NULL, 50, 3, &e), ACCRUE_EIO,
-                 &e, t2d_path, NULL);
+    assert_fails(acr_vocab_load(&read, &was_built, d, folder, NULL, NULL, 50, 3, false, &e),
+                 ACCRUE_EIO, &e, t2d_path, NULL);
     acr_vocab_free(&built);
     acr_dataset_close(d);
 }
@@ -134,7 +135,7 @@ static void the_whole_vocabulary_needs_no_maps(void **state)
     accrue_error e;
 
     (void)state;
-    assert_ok(acr_vocab_load(&v, &built, NULL, folder, NULL, NULL, 50, 0, &e), &e);
+    assert_ok(acr_vocab_load(&v, &built, NULL, folder, NULL, NULL, 50, 0, false, &e), &e);
     assert_false(built);
     assert_null(v.d2t);
     assert_int_equal(v.draft_vocab_size, 50);
@@ -158,7 +159,7 @@ static void older_names_are_read(void **state)
     t = (acr_tensor){
         .dtype = ACR_DTYPE_BOOL, .n_dims = 1, .dims = {4}, .data = t2d, .bytes = sizeof t2d};
     assert_ok(acr_npy_write(old_t2d, &t, &e), &e);
-    assert_ok(acr_vocab_load(&v, &built, NULL, folder, NULL, NULL, 4, 3, &e), &e);
+    assert_ok(acr_vocab_load(&v, &built, NULL, folder, NULL, NULL, 4, 3, false, &e), &e);
     assert_false(built);
     assert_memory_equal(v.d2t, d2t, sizeof d2t);
     acr_vocab_free(&v);

@@ -188,7 +188,8 @@ ACCRUE_API double accrue_lr_factor(accrue_scheduler scheduler, int64_t step, int
 
 typedef enum accrue_policy {
     ACCRUE_POLICY_RAISE = 1, /* stop with an error */
-    ACCRUE_POLICY_SKIP = 2   /* count, report, go on */
+    ACCRUE_POLICY_SKIP = 2,  /* count, report, go on */
+    ACCRUE_POLICY_WARN = 3   /* the same with a notice for each (on_missing alone) */
 } accrue_policy;
 
 typedef enum accrue_best_metric {
@@ -225,6 +226,10 @@ typedef struct accrue_train_options {
     double train_data_ratio;
     accrue_dtype compute; /* --hidden-states-dtype */
     accrue_policy on_missing;
+    accrue_policy on_bad; /* a row, or its hidden states, that cannot be used */
+    int64_t max_bad;      /* rows left out before the run stops; -1: unset (see the flag's help) */
+    int64_t check_bytes;  /* hidden states of no more than that are checked before the first step */
+    double lock_timeout;  /* seconds to wait for a file that is being written */
 
     const char *loss_fn; /* a name, or a JSON object {"name": weight, ...} */
     int ttt_steps;
@@ -266,6 +271,7 @@ typedef struct accrue_metrics {
     double term_loss_sum[ACCRUE_MAX_LOSS_TERMS][ACCRUE_MAX_TTT_STEPS];
     double term_loss_total[ACCRUE_MAX_LOSS_TERMS][ACCRUE_MAX_TTT_STEPS];
     int64_t tokens, supervised_tokens; /* rows of the micro-batches, padding not counted */
+    int64_t error_records;             /* samples that were left out of them as bad */
 } accrue_metrics;
 
 /* Plain sums of two sets of metrics, into *into. */
@@ -301,6 +307,7 @@ typedef struct accrue_train_plan {
     int64_t vocab_size, draft_vocab_size;
     bool vocab_built;     /* the maps were counted, not read */
     int64_t missing_rows; /* left out for want of hidden states */
+    int64_t bad_rows;     /* left out as bad, of those that were checked before the first step */
 } accrue_train_plan;
 
 typedef struct accrue_event {
@@ -378,7 +385,8 @@ ACCRUE_API void accrue_run_lr_step(accrue_run *run);
 ACCRUE_API void accrue_run_zero_grad(accrue_run *run);
 ACCRUE_API ACCRUE_CHECK accrue_status accrue_run_validate(accrue_run *run, accrue_metrics *out,
                                                           accrue_error *err);
-/* Writes a checkpoint folder `name` under save_path and reads it back; see docs/FORMATS.md. */
+/* Writes a checkpoint folder `name` under save_path and reads it back; beside it the list of rows
+ * left out where there are any.  See docs/FORMATS.md. */
 ACCRUE_API ACCRUE_CHECK accrue_status accrue_run_save(accrue_run *run, const char *name,
                                                       accrue_error *err);
 /* The same without waiting for the disk: what the run is now is written while it goes on.  _wait
@@ -414,6 +422,68 @@ typedef struct accrue_verify_report {
 ACCRUE_API ACCRUE_CHECK accrue_status accrue_verify(accrue_verify_report *out,
                                                     const accrue_train_options *opt,
                                                     accrue_error *err);
+
+typedef enum accrue_fault_kind {
+    ACCRUE_FAULT_MISSING = 1,    /* no hidden states of a row */
+    ACCRUE_FAULT_LOCKED = 2,     /* they are being written */
+    ACCRUE_FAULT_STALE_LOCK = 3, /* a lock that nobody holds: a notice */
+    ACCRUE_FAULT_UNREADABLE = 4, /* the system refused to read them, or they ended early */
+    ACCRUE_FAULT_FORMAT = 5,     /* no valid safetensors file */
+    ACCRUE_FAULT_TENSOR = 6,     /* a tensor is not there, or of another type or shape */
+    ACCRUE_FAULT_LENGTH = 7,    /* input_ids, loss_mask, seq_len, hidden states: not equally long */
+    ACCRUE_FAULT_TOKEN_IDS = 8, /* the states are those of other tokens */
+    ACCRUE_FAULT_VOCABULARY = 9, /* an id outside the vocabulary */
+    ACCRUE_FAULT_MASK = 10,      /* a loss_mask that is not 0 or 1 */
+    ACCRUE_FAULT_NONFINITE = 11, /* NaN or infinity */
+    ACCRUE_FAULT_MAP = 12        /* a vocabulary map; of no row */
+} accrue_fault_kind;
+
+ACCRUE_API const char *accrue_fault_name(accrue_fault_kind kind); /* "nonfinite" */
+
+typedef struct accrue_fault {
+    accrue_fault_kind kind;
+    bool notice;                  /* worth knowing; nothing stops for it */
+    int64_t row;                  /* -1: of none */
+    int64_t token, slot, element; /* the first place in the row; -1 where it has none */
+    int64_t count;                /* places in the row */
+    char file[512];
+    char found[96], expected[96]; /* "" where there are no two values */
+    char message[1000];           /* one line, which names all of the above */
+} accrue_fault;
+
+typedef struct accrue_check_options {
+    size_t struct_size;                         /* set by accrue_check_options_init; do not touch */
+    const char *data_path, *hidden_states_path; /* NULL: data_path/hidden_states */
+    const char *verifier;     /* NULL: unknown; sizes are then those of the first readable row */
+    int64_t draft_vocab_size; /* 0: unknown */
+    const char *d2t_path, *t2d_path; /* NULL: the maps that lie in data_path */
+    int n_aux;                       /* auxiliary layers; 0: as many as the first row has */
+    double lock_timeout;             /* seconds to wait for a file that is being written */
+} accrue_check_options;
+
+ACCRUE_API void accrue_check_options_init(accrue_check_options *opt, size_t struct_size);
+
+typedef struct accrue_check_report {
+    int64_t rows, checked_rows, bad_rows;
+    int64_t tokens, supervised_tokens, unsupervised_rows;
+    int64_t files, bytes; /* of hidden states, read */
+    int64_t faults, notices;
+    double seconds;
+} accrue_check_report;
+
+/* Told of each fault, in the order of rows, and with `fault` NULL of progress.  Both are lent for
+ * the call.  Non-zero stops the check with ECANCELED. */
+typedef int (*accrue_check_cb)(const accrue_fault *fault, const accrue_check_report *so_far,
+                               void *payload);
+
+/* Reads a data set, its hidden states and vocabulary maps once, whole, and tells `cb` (may be NULL)
+ * of everything that training would refuse, going on after each fault.  OK where all was read,
+ * whatever was found: report->faults says that.  Fails where nothing can be read: no data set, no
+ * verifier.  Reads alone: nothing is written, no lock is removed. */
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_check(accrue_check_report *out,
+                                                   const accrue_check_options *opt,
+                                                   accrue_check_cb cb, void *payload,
+                                                   accrue_error *err);
 
 /* Writes what a data set, checkpoint or verifier folder contains as a JSON object into a string
  * that the caller frees with accrue_string_free. */

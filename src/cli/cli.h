@@ -18,6 +18,7 @@ int cmd_train(int argc, char **argv);
 int cmd_verify(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_plot(int argc, char **argv);
+int cmd_check(int argc, char **argv);
 
 /* Messages -------------------------------------------------------------------------------- */
 
@@ -48,7 +49,6 @@ figure format_short(double x);          /* five figures, for people */
 figure format_exact(double x);          /* the shortest that reads back equal; "null" for NaN */
 
 double ratio(double sum, double total);          /* 0 where total is */
-double accepted_length(const accrue_metrics *m); /* drafted tokens accepted per verifier step */
 
 /* Tables ---------------------------------------------------------------------------------- */
 

@@ -79,7 +79,7 @@ static void run_row(table *t, const plot_run *run)
     number_cell(t, last ? last->loss_sum : (double)NAN, 4);
     number_cell(t, best ? best->loss_sum : (double)NAN, 4);
     number_cell(t, best && best->n_steps ? best->full_acc_sum[0] : (double)NAN, 4);
-    number_cell(t, best && best->n_steps ? accepted_length(best) : (double)NAN, 3);
+    number_cell(t, best && best->n_steps ? accrue_metrics_acceptance(best) : (double)NAN, 3);
     number_cell(t, median_rate(h), 0);
 }
 

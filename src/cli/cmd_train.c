@@ -185,6 +185,7 @@ static void print_plan(const accrue_train_plan *p, const cli_options *o, const c
     plan_row(&t, "training rows", format_count(p->train_rows).s, "");
     plan_row(&t, "validation rows", format_count(p->val_rows).s, "");
     plan_row(&t, "rows left out", format_count(p->missing_rows).s, "without hidden states");
+    plan_row(&t, "", format_count(p->bad_rows).s, "bad");
     plan_row(&t, "micro-batches", format_count(p->first_epoch_micro_batches).s, "first epoch");
     plan_row(&t, "micro-batches per step",
              format_count(o->train.window.gradient_accumulation_steps).s, "");

@@ -173,6 +173,18 @@ static int check_norms(const cli_options *o)
                                     "other: add --no-norm-before-fc");
 }
 
+int flags_check_maps(const cli_options *o)
+{
+    const accrue_train_options *t = &o->train;
+    char given[PLACE_BYTES + 200];
+
+    if (!t->d2t_path == !t->t2d_path)
+        return 0;
+    spell(given, sizeof given, o, t->d2t_path ? "d2t-path" : "t2d-path");
+    return cli_fail(EXIT_BAD_INPUT, "%s needs --%s, which is not given", given,
+                    t->d2t_path ? "t2d-path" : "d2t-path");
+}
+
 int flags_check(const cli_options *o)
 {
     const accrue_train_options *t = &o->train;
@@ -187,11 +199,9 @@ int flags_check(const cli_options *o)
         bad = check_norms(o);
     if (bad)
         return bad;
-    if (!t->d2t_path != !t->t2d_path) {
-        spell(where, sizeof where, o, t->d2t_path ? "d2t-path" : "t2d-path");
-        return cli_fail(EXIT_BAD_INPUT, "%s needs --%s, which is not given", where,
-                        t->d2t_path ? "t2d-path" : "d2t-path");
-    }
+    bad = flags_check_maps(o);
+    if (bad)
+        return bad;
     if (flags_given(o, "scheduler-warmup-steps") && flags_given(o, "scheduler-warmup-ratio"))
         return fail_pair(o, "scheduler-warmup-steps", "scheduler-warmup-ratio",
                          "both say how long the warm-up is");

@@ -26,7 +26,8 @@ static void describe_argument(char *s, size_t bytes, const flag *f)
     snprintf(s + used, bytes - used, "}");
 }
 
-static void describe_default(char *s, size_t bytes, const flag *f, const cli_options *o)
+static void describe_default(char *s, size_t bytes, const flag *f, const cli_options *o,
+                             unsigned command)
 {
     char value[200];
 
@@ -35,7 +36,7 @@ static void describe_default(char *s, size_t bytes, const flag *f, const cli_opt
         return;
     flags_value(value, sizeof value, f, o);
     if (f->unset && strcmp(f->unset, "required") == 0)
-        snprintf(s, bytes, " (required)");
+        snprintf(s, bytes, command == FOR_CHECK ? "" : " (required)");
     else if (value[0])
         snprintf(s, bytes, " (default: %s)", value);
     else if (f->unset)
@@ -72,6 +73,11 @@ static const struct {
      "computed in one piece.\v"
      "The other flags of accrue train are accepted and change nothing here.\n\n"
      "Exit status: 0 equal within the bound; 1 not; 2 bad input: a flag, a value or a file."},
+    {FOR_CHECK, "DATA",
+     "Read a data set, its hidden states and vocabulary maps whole and show every fault: "
+     "everything that accrue train would stop at or leave out. Sizes that no flag gives are "
+     "those of the first row.\v"
+     "Exit status: 0 no fault; 2 faults, or bad input: a flag, a value or a file."},
     {FOR_INSPECT, "DIR",
      "Show what a data set, checkpoint or verifier folder contains.\v"
      "Exit status: 0 done; 2 DIR cannot be read or is none of these."},
@@ -113,7 +119,7 @@ void flags_help(FILE *out, unsigned command)
             continue;
         }
         describe_argument(args[i], sizeof args[i], f);
-        describe_default(value, sizeof value, f, &o);
+        describe_default(value, sizeof value, f, &o, command);
         snprintf(docs[i], sizeof docs[i], "%s%s", f->help, value);
         options[k++] = (struct argp_option){.name = f->name,
                                             .key = 1000 + i,
@@ -134,6 +140,7 @@ void flags_help(FILE *out, unsigned command)
              command == FOR_TRAIN    ? "train"
              : command == FOR_VERIFY ? "verify"
              : command == FOR_PLOT   ? "plot"
+             : command == FOR_CHECK  ? "check"
                                      : "inspect");
     argp_help(&argp, out, ARGP_HELP_SHORT_USAGE | ARGP_HELP_LONG | ARGP_HELP_DOC, name);
     fputc('\n', out);
@@ -159,7 +166,7 @@ static void man_flag(FILE *out, const flag *f, const cli_options *o)
     char arg[200], value[300];
 
     describe_argument(arg, sizeof arg, f);
-    describe_default(value, sizeof value, f, o);
+    describe_default(value, sizeof value, f, o, FOR_TRAIN);
     fputs(".TP\n.B ", out);
     roff(out, "--");
     roff(out, f->name);
@@ -180,7 +187,7 @@ static void man_flag(FILE *out, const flag *f, const cli_options *o)
     if (f->commands == FOR_PLOT)
         fputs("Plot only.\n", out);
     else if (!(f->commands & FOR_TRAIN))
-        fputs("Verify and inspect only.\n", out);
+        fputs("Verify, check and inspect only.\n", out);
     else if (!(f->commands & FOR_VERIFY) && f->role == ROLE_USED)
         fputs("Training only.\n", out);
 }
@@ -201,6 +208,7 @@ void flags_man(FILE *out)
             "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue verify\n\\-\\-verifier\\-name\\-or\\-path \\fIDIR\\fP \\-\\-data\\-path "
             "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
+            ".B accrue check\n\\fIDATA\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue inspect\n\\fIDIR\\fP [\\-\\-json]\n.br\n"
             ".B accrue plot\n\\fIDIR\\fP... [\\-\\-out \\fIFILE\\fP]\n"
             ".SH DESCRIPTION\n"
@@ -210,6 +218,11 @@ void flags_man(FILE *out)
             "\\fBaccrue verify\\fP compares one accumulated window of your data, and the update "
             "that it makes, with a reference computed in one piece; in float64 unless "
             "\\-\\-hidden\\-states\\-dtype says otherwise.\n.PP\n"
+            "\\fBaccrue check\\fP reads a data set, its hidden states and vocabulary maps whole "
+            "and shows every fault, as a table or with \\-\\-json. It takes "
+            "\\-\\-hidden\\-states\\-path, \\-\\-verifier\\-name\\-or\\-path, "
+            "\\-\\-draft\\-vocab\\-size, \\-\\-d2t\\-path, \\-\\-t2d\\-path, "
+            "\\-\\-target\\-layer\\-ids, \\-\\-lock\\-timeout and \\-\\-threads.\n.PP\n"
             "\\fBaccrue inspect\\fP shows what a data set, checkpoint or verifier folder "
             "contains.\n.PP\n"
             "\\fBaccrue plot\\fP draws training runs over each other, from their metrics.jsonl or "
@@ -225,15 +238,23 @@ void flags_man(FILE *out)
     }
     fputs(
         ".SH EXIT STATUS\n"
-        ".TP\n.B 0\nDone; for verify, equal within the bound.\n"
+        ".TP\n.B 0\nDone, or stopped by SIGTERM or SIGHUP and saved; for verify, equal within the "
+        "bound.\n"
         ".TP\n.B 1\nFailed while running; for verify, not equal.\n"
-        ".TP\n.B 2\nBad input: a flag, a value or a file. One line on stderr says which.\n"
-        ".TP\n.B 130\nInterrupted.\n"
+        ".TP\n.B 2\nBad input: a flag, a value or a file; for check, faults. One line on stderr "
+        "says which.\n"
+        ".TP\n.B 130\nStopped by SIGINT and saved.\n"
+        ".SH SIGNALS\n"
+        "SIGTERM, SIGINT and SIGHUP let a training run finish its window (\\-\\-grace), save and "
+        "stop; the same command goes on. A second one ends it at once, which harms no checkpoint. "
+        "SIGUSR1 has it saved at the end of the window.\n"
         ".SH FILES\n"
         "In the folder of \\-\\-save\\-path: a checkpoint folder per epoch, "
         "\\fImetrics.jsonl\\fP with one record per logged optimizer step and per validation, "
-        "\\fItraining.svg\\fP, and \\fIrun.yaml\\fP with the configuration and the origin of every "
-        "value, for \\-\\-config. With \\-\\-logger, logs in the folder of \\-\\-run\\-name below "
-        "\\-\\-log\\-dir. A run that begins anew empties earlier ones.\n",
+        "\\fItraining.svg\\fP, \\fIrun.yaml\\fP with the configuration and the origin of every "
+        "value, for \\-\\-config, and \\fIskipped_samples.jsonl\\fP where rows were left out. With "
+        "\\-\\-logger, logs in the folder of \\-\\-run\\-name below \\-\\-log\\-dir. A run that "
+        "begins "
+        "anew empties earlier ones.\n",
         out);
 }

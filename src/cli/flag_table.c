@@ -11,7 +11,8 @@
 #define RUN       (FOR_TRAIN | FOR_VERIFY)
 #define GROUP(title, keys)                                                                         \
     {                                                                                              \
-        .kind = FLAG_GROUP, .commands = RUN | FOR_INSPECT, .section = keys, .help = title          \
+        .kind = FLAG_GROUP, .commands = RUN | FOR_INSPECT | FOR_CHECK, .section = keys,            \
+        .help = title                                                                              \
     }
 #define SECTION(keys)                                                                              \
     {                                                                                              \
@@ -32,14 +33,14 @@ static const flag_choice dtypes[] = {
     {"bfloat16", ACCRUE_BF16}, {"float32", ACCRUE_F32}, {"float64", ACCRUE_F64}, {NULL, 0}};
 static const flag_choice missing[] = {{"raise", ACCRUE_POLICY_RAISE},
                                       {"skip", ACCRUE_POLICY_SKIP},
-                                      {"warn", ACCRUE_POLICY_SKIP},
+                                      {"warn", ACCRUE_POLICY_WARN},
                                       {"generate", CHOICE_LATER},
                                       {NULL, 0}};
 static const flag_choice best_metrics[] = {
     {"loss", ACCRUE_BEST_LOSS}, {"acceptance", ACCRUE_BEST_ACCEPTANCE}, {NULL, 0}};
 static const flag_choice save_errors[] = {
     {"stop", ACCRUE_POLICY_RAISE}, {"continue", ACCRUE_POLICY_SKIP}, {NULL, 0}};
-static const flag_choice nonfinite[] = {
+static const flag_choice stop_or_skip[] = {
     {"stop", ACCRUE_POLICY_RAISE}, {"skip", ACCRUE_POLICY_SKIP}, {NULL, 0}};
 static const flag_choice normalizations[] = {
     {"microbatch", ACCRUE_NORMALIZE_MICROBATCH}, {"token", ACCRUE_NORMALIZE_TOKEN}, {NULL, 0}};
@@ -62,7 +63,7 @@ static const flag table[] = {
      .help = "Check everything, write the initialised checkpoint, print what the run would do"},
     {"seed", FLAG_UINT64, ROLE_USED, RUN, AT(train.seed), .arg = "N", FROM(0),
      .help = "Seed of the initial weights and of the shuffle"},
-    {"threads", FLAG_INT, ROLE_USED, RUN, AT(threads), .arg = "N", FROM(0),
+    {"threads", FLAG_INT, ROLE_USED, RUN | FOR_CHECK, AT(threads), .arg = "N", FROM(0),
      .help = "Threads of the kernels; 0 is one per core. Results do not depend on it"},
     IGNORED("deterministic-cuda", FLAG_BOOL, "Accepted; every run is deterministic"),
     SECTION(NULL),
@@ -71,14 +72,14 @@ static const flag table[] = {
              "command line override it"},
     {"dump-config", FLAG_BOOL, ROLE_USED, FOR_TRAIN, AT(dump_config),
      .help = "Print the resolved configuration as such a file, and end"},
-    {"json", FLAG_BOOL, ROLE_USED, FOR_VERIFY | FOR_INSPECT, AT(json),
+    {"json", FLAG_BOOL, ROLE_USED, FOR_VERIFY | FOR_INSPECT | FOR_CHECK, AT(json),
      .help = "Print JSON instead of a table"},
-    {"help", FLAG_BOOL, ROLE_USED, RUN | FOR_INSPECT | FOR_PLOT, AT(help),
+    {"help", FLAG_BOOL, ROLE_USED, RUN | FOR_INSPECT | FOR_CHECK | FOR_PLOT, AT(help),
      .help = "Print this help"},
 
     GROUP("Verifier", "verifier"),
-    {"verifier-name-or-path", FLAG_STRING, ROLE_USED, RUN, AT(train.verifier), .arg = "DIR",
-     .unset = "required", .also = "target-model-path",
+    {"verifier-name-or-path", FLAG_STRING, ROLE_USED, RUN | FOR_CHECK, AT(train.verifier),
+     .arg = "DIR", .unset = "required", .also = "target-model-path",
      .help = "Folder of the verifier: config.json and safetensors"},
     IGNORED("trust-remote-code", FLAG_BOOL, "Accepted; no code is ever loaded"),
 
@@ -93,15 +94,15 @@ static const flag table[] = {
      .unset = "llama", .help = "Architecture of the decoder layers"},
     {"draft-hidden-act", FLAG_STRING, ROLE_USED, RUN, AT(train.draft_hidden_act), .arg = "NAME",
      .peer = "silu", .help = "Activation of the decoder layers", .unset = "silu"},
-    {"target-layer-ids", FLAG_INTS, ROLE_USED, RUN, AT(train.target_layer_ids),
+    {"target-layer-ids", FLAG_INTS, ROLE_USED, RUN | FOR_CHECK, AT(train.target_layer_ids),
      AT(train.n_target_layer_ids), AT(target_layer_ids), .arg = "ID...", FROM(0),
      .unset = "2, n/2 and n-3 of n layers", .help = "Verifier layers that feed the draft"},
-    {"draft-vocab-size", FLAG_INT64, ROLE_USED, RUN, AT(train.draft_vocab_size), .arg = "N",
-     FROM(1), .unset = "the whole vocabulary",
+    {"draft-vocab-size", FLAG_INT64, ROLE_USED, RUN | FOR_CHECK, AT(train.draft_vocab_size),
+     .arg = "N", FROM(1), .unset = "the whole vocabulary",
      .help = "Most frequent supervised tokens that the draft can predict"},
-    {"d2t-path", FLAG_STRING, ROLE_USED, RUN, AT(train.d2t_path), .arg = "FILE",
+    {"d2t-path", FLAG_STRING, ROLE_USED, RUN | FOR_CHECK, AT(train.d2t_path), .arg = "FILE",
      .help = "Vocabulary map from draft to verifier (.npy); needs --t2d-path"},
-    {"t2d-path", FLAG_STRING, ROLE_USED, RUN, AT(train.t2d_path), .arg = "FILE",
+    {"t2d-path", FLAG_STRING, ROLE_USED, RUN | FOR_CHECK, AT(train.t2d_path), .arg = "FILE",
      .help = "Vocabulary map from verifier to draft (.npy); needs --d2t-path"},
     {"norm-before-residual", FLAG_BOOL, ROLE_USED, RUN, AT(train.norm_before_residual),
      .help = "Take the first layer's residual after its hidden norm"},
@@ -128,8 +129,9 @@ static const flag table[] = {
     {"data-path", FLAG_STRING, ROLE_USED, RUN, AT(train.data_path), .arg = "DIR",
      .help = "Data set as `speculators prepare-data` writes it"},
     SECTION("backend"),
-    {"hidden-states-path", FLAG_STRING, ROLE_USED, RUN, AT(train.hidden_states_path), .arg = "DIR",
-     .unset = "hidden_states in the data set", .help = "Folder of hs_<row>.safetensors"},
+    {"hidden-states-path", FLAG_STRING, ROLE_USED, RUN | FOR_CHECK, AT(train.hidden_states_path),
+     .arg = "DIR", .unset = "hidden_states in the data set",
+     .help = "Folder of hs_<row>.safetensors"},
     SECTION("data"),
     {"total-seq-len", FLAG_INT64, ROLE_USED, RUN, AT(train.total_seq_len), .arg = "N", FROM(1),
      .also = "max-seq-length", .help = "Tokens of a micro-batch"},
@@ -143,8 +145,21 @@ static const flag table[] = {
      .help = "Write the run's own batch plan"},
     SECTION("generation"),
     {"on-missing", FLAG_CHOICE, ROLE_USED, RUN, AT(train.on_missing), .choices = missing,
-     .help = "A row without hidden states: stop, or count it and go on (skip, warn)"},
+     .help = "A row without hidden states: stop, or leave it out, with a notice for each (warn) or "
+             "one for all (skip)"},
     SECTION("data"),
+    {"on-bad", FLAG_CHOICE, ROLE_USED, RUN, AT(train.on_bad), .choices = stop_or_skip,
+     .help =
+         "A row that is wrong in itself or in its hidden states: stop, or leave it out and list "
+         "it in skipped_samples.jsonl"},
+    {"max-bad", FLAG_INT64, ROLE_USED, RUN, AT(train.max_bad), .arg = "K", FROM(0),
+     .unset = "1% of the rows bad, any number missing",
+     .help = "Stop when more rows than that are left out, as bad or as missing"},
+    {"check-bytes", FLAG_INT64, ROLE_USED, RUN, AT(train.check_bytes), .arg = "BYTES", FROM(0),
+     .help = "Check all hidden states before the first step where they are no more than that, each "
+             "row when it is first loaded otherwise"},
+    {"lock-timeout", FLAG_DOUBLE, ROLE_USED, RUN | FOR_CHECK, AT(train.lock_timeout), .arg = "X",
+     FROM(0), .help = "Seconds to wait for hidden states that a writer has locked"},
     IGNORED("num-workers", FLAG_STRING, "Accepted; the next micro-batch is always read ahead"),
     IGNORED("prefetch-factor", FLAG_STRING, "Accepted; see --num-workers"),
     LATER("hidden-states-backend", FLAG_STRING, "file"),
@@ -242,7 +257,7 @@ static const flag table[] = {
      .also = "output-dir",
      .help = "Where checkpoints, metrics.jsonl, run.yaml and training.svg go"},
     {"on-nonfinite", FLAG_CHOICE, ROLE_USED, FOR_TRAIN, AT(train.on_nonfinite),
-     .choices = nonfinite,
+     .choices = stop_or_skip,
      .help = "A loss or gradient that is NaN or infinite: stop, or count it and go on"},
     {"no-resume-from-checkpoint", FLAG_BOOL, ROLE_USED, FOR_TRAIN, AT(train.no_resume),
      .help = "Begin anew, over the checkpoints in --save-path; otherwise training goes on from the "

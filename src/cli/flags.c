@@ -103,7 +103,7 @@ const char *nearest_name(const char *word, const char *(*candidate)(int i, void 
 /* Train and verify take each other's flags, so that a command line can be used for both. */
 static bool belongs(const parser *p, const flag *f)
 {
-    if (p->command == FOR_INSPECT || p->command == FOR_PLOT)
+    if (p->command & (FOR_INSPECT | FOR_CHECK | FOR_PLOT))
         return f->commands & p->command;
     if (p->command == FOR_TRAIN)
         return !f->commands || f->commands & FOR_TRAIN;
@@ -234,7 +234,9 @@ static int take_argument(parser *p)
     if (strcmp(arg, "-h") == 0)
         arg = "--help";
     if (strncmp(arg, "--", 2) != 0 || !arg[2]) {
-        int room = p->command == FOR_INSPECT ? 1 : p->command == FOR_PLOT ? MAX_DIRS : 0;
+        int room = p->command == FOR_PLOT                   ? MAX_DIRS
+                   : p->command & (FOR_INSPECT | FOR_CHECK) ? 1
+                                                            : 0;
         if (arg[0] != '-' && p->o->n_dirs < room) {
             p->o->dirs[p->o->n_dirs++] = arg;
             return 0;

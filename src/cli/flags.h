@@ -25,7 +25,7 @@ typedef struct cli_options {
     const char *logger, *log_dir, *run_name;
     const char *out, *title; /* of accrue plot */
     int64_t smooth;
-    const char *dirs[MAX_DIRS]; /* accrue inspect DIR, accrue plot DIR... */
+    const char *dirs[MAX_DIRS]; /* inspect DIR, check DATA, plot DIR... */
     int n_dirs;
     int target_layer_ids[MAX_LIST], full_attention_indices[MAX_LIST];
     flag_origin origin[MAX_FLAGS]; /* by index into the table */
@@ -33,7 +33,7 @@ typedef struct cli_options {
     char stage[8];                 /* what its keys stand under: "train." or nothing */
 } cli_options;
 
-enum { FOR_TRAIN = 1, FOR_VERIFY = 2, FOR_INSPECT = 4, FOR_PLOT = 8 };
+enum { FOR_TRAIN = 1, FOR_VERIFY = 2, FOR_INSPECT = 4, FOR_PLOT = 8, FOR_CHECK = 16 };
 
 typedef enum flag_kind {
     FLAG_GROUP, /* a heading, or, without `help`, just a section of the configuration */
@@ -93,6 +93,8 @@ void flags_init(cli_options *o);
 int flags_parse(cli_options *o, unsigned command, int argc, char **argv);
 /* Pairs that contradict each other and values that only make sense together; as flags_parse. */
 int flags_check(const cli_options *o);
+/* Of those the maps alone. */
+int flags_check_maps(const cli_options *o);
 /* Whether `name` was set; by a file only where it says something else than the default, because a
  * dumped configuration holds the defaults too. */
 bool flags_given(const cli_options *o, const char *name);

@@ -153,12 +153,3 @@ double ratio(double sum, double total)
 {
     return total > 0 || total < 0 ? sum / total : 0;
 }
-
-double accepted_length(const accrue_metrics *m)
-{
-    double length = 0;
-
-    for (int k = 0; k < m->n_steps; k++)
-        length += ratio(m->full_acc_sum[k], m->full_acc_total[k]);
-    return length;
-}

@@ -84,7 +84,7 @@ static double validation_value(const accrue_metrics *m, const panel *p)
     if (p->what == LOSS)
         return ratio(m->loss_sum, m->loss_total);
     if (p->what == ACCEPTED && m->n_steps)
-        return accepted_length(m);
+        return accrue_metrics_acceptance(m);
     if (p->what == FULL && p->k < m->n_steps)
         return ratio(m->full_acc_sum[p->k], m->full_acc_total[p->k]);
     if (p->what == COND && p->k < m->n_steps)

@@ -115,7 +115,7 @@ static void draw(progress *p, const accrue_event *now)
         append(tail, &room, part);
         snprintf(part, sizeof part, "  %.0f tok/s", p->tokens_per_second);
         append(tail, &room, part);
-        snprintf(part, sizeof part, "  accepted %.2f", accepted_length(m));
+        snprintf(part, sizeof part, "  accepted %.2f", accrue_metrics_acceptance(m));
         append(tail, &room, part);
     } else {
         snprintf(part, sizeof part, "  micro-batch %lld/%lld", (long long)now->micro_batch,
@@ -142,7 +142,7 @@ static void plain_line(const progress *p, const accrue_event *e)
            (long long)e->epoch + 1, (long long)e->global_step,
            (long long)(e->plan ? e->plan->total_steps : 0),
            format_short(ratio(m->loss_sum, m->loss_total)).s,
-           ratio(m->full_acc_sum[0], m->full_acc_total[0]), accepted_length(m),
+           ratio(m->full_acc_sum[0], m->full_acc_total[0]), accrue_metrics_acceptance(m),
            format_short(e->lr).s, format_short(e->grad_norm).s, p->tokens_per_second,
            format_duration(seconds_left(p, e)).s);
     fflush(stdout);
@@ -157,7 +157,7 @@ static void validation_line(progress *p, const accrue_event *e)
            format_short(ratio(m->loss_sum, m->loss_total)).s);
     for (int k = 0; k < m->n_steps; k++)
         printf("  full_acc_%d %.4f", k, ratio(m->full_acc_sum[k], m->full_acc_total[k]));
-    printf("  accepted %.3f\n", accepted_length(m));
+    printf("  accepted %.3f\n", accrue_metrics_acceptance(m));
     fflush(stdout);
 }
 

@@ -49,8 +49,7 @@ void record_step(record *r, const accrue_event *e, bool muon)
 
     *r = (record){.epoch = e->epoch, .step = e->global_step - 1};
     add_metrics(r, &e->metrics, "train", "");
-    /* A row that cannot be read stops the run, or is left out before it begins. */
-    add(r, 0, "train/error_records");
+    add(r, (double)e->metrics.error_records, "train/error_records");
     add(r, 1000 * e->data_seconds, "profile/fetch_ms");
     add(r, 1000 * e->forward_backward_seconds, "profile/fwd_bwd_ms");
     add(r, 1000 * e->optimizer_seconds, "profile/opt_ms");

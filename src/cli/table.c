@@ -92,7 +92,7 @@ static void accuracy_cells(table *t, const accrue_metrics *m, int steps)
         table_cell(t, "%.4f", ratio(m->full_acc_sum[k], m->full_acc_total[k]));
     for (int k = 0; k < steps; k++)
         table_cell(t, "%.4f", ratio(m->cond_acc_sum[k], m->cond_acc_total[k]));
-    table_cell(t, "%.3f", accepted_length(m));
+    table_cell(t, "%.3f", accrue_metrics_acceptance(m));
 }
 
 /* One row per epoch, and under it the same on the validation rows where there are any. */

@@ -143,32 +143,41 @@ static accrue_status append_mask(int64_t *rows, acr_batch *b, int64_t sample,
     return ACCRUE_OK;
 }
 
-accrue_status acr_batch_append(acr_batch *b, const acr_batch_shape *shape, const acr_document *doc,
-                               accrue_error *err)
+accrue_status acr_batch_append_tokens(acr_batch *b, const acr_batch_shape *shape,
+                                      const acr_document *doc, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     const int64_t at = b->n_rows;
-    const size_t real = acr_dtype_bytes(shape->real);
-    const size_t width = (size_t)shape->n_aux * (size_t)shape->hidden_size;
-    const size_t from = acr_dtype_bytes(doc->dtype);
-    const size_t token = (width + (size_t)shape->hidden_size) * from;
     int64_t rows = 0;
 
     ACR_TRY(append_mask(&rows, b, doc->sample, doc->loss_mask, doc->tokens, err));
     for (int64_t j = 0; j < rows; j++) {
-        const char *states = (const char *)doc->states + (size_t)j * token;
-        size_t row = (size_t)(at + j);
-        b->input_ids[row] = doc->input_ids[j + 1];
-        b->position_ids[row] = j + 1;
-        acr_convert(shape->real, (char *)b->hidden + row * width * real, doc->dtype, states,
-                    (int64_t)width);
-        acr_convert(shape->real, (char *)b->target + row * (size_t)shape->hidden_size * real,
-                    doc->dtype, states + token + width * from, shape->hidden_size);
+        b->input_ids[at + j] = doc->input_ids[j + 1];
+        b->position_ids[at + j] = j + 1;
     }
     clear_targets(b, shape);
 
 cleanup:
     return st;
+}
+
+void acr_batch_put_states(acr_batch *b, const acr_batch_shape *shape, acr_dtype dtype,
+                          const void *states, int64_t first, int64_t n)
+{
+    const int64_t at = b->doc_begin[b->n_docs - 1], rows = b->n_rows - at;
+    const size_t real = acr_dtype_bytes(shape->real), from = acr_dtype_bytes(dtype);
+    const size_t size = (size_t)shape->hidden_size, width = (size_t)shape->n_aux * size;
+
+    for (int64_t i = 0; i < n; i++) {
+        const char *token = (const char *)states + (size_t)i * (width + size) * from;
+        int64_t j = first + i; /* row j's auxiliary states, row j - 1's target */
+        if (j < rows)
+            acr_convert(shape->real, (char *)b->hidden + (size_t)(at + j) * width * real, dtype,
+                        token, (int64_t)width);
+        if (j > 0 && j <= rows)
+            acr_convert(shape->real, (char *)b->target + (size_t)(at + j - 1) * size * real, dtype,
+                        token + width * from, shape->hidden_size);
+    }
 }
 
 accrue_status acr_batch_collate(acr_batch *b, const acr_batch_shape *shape,
@@ -177,8 +186,10 @@ accrue_status acr_batch_collate(acr_batch *b, const acr_batch_shape *shape,
     accrue_status st = ACCRUE_OK;
 
     acr_batch_begin(b, shape);
-    for (int64_t i = 0; i < n_docs; i++)
-        ACR_TRY(acr_batch_append(b, shape, &docs[i], err));
+    for (int64_t i = 0; i < n_docs; i++) {
+        ACR_TRY(acr_batch_append_tokens(b, shape, &docs[i], err));
+        acr_batch_put_states(b, shape, docs[i].dtype, docs[i].states, 0, docs[i].tokens);
+    }
 
 cleanup:
     return st;

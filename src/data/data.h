@@ -8,6 +8,8 @@
 
 #include "tensor/tensor.h"
 
+#include <limits.h>
+
 /* safetensors ----------------------------------------------------------------------------- */
 
 typedef struct acr_safetensors acr_safetensors; /* a mapped file; tensors point into it */
@@ -31,8 +33,7 @@ typedef struct acr_tensor_source {
 } acr_tensor_source;
 
 /* Writes the tensors in the order given (speculators writes them sorted by name), without syncing
- * the file; `metadata` is an object of strings or NULL, `source` NULL where each `data` is complete.
- */
+ * the file; `metadata` is an object of strings or NULL, `source` NULL where `data` is complete. */
 accrue_status acr_safetensors_write(const char *path, const acr_tensor *tensors, int n,
                                     const json_t *metadata, const acr_tensor_source *source,
                                     accrue_error *err);
@@ -62,16 +63,15 @@ typedef struct acr_row {
 } acr_row;
 
 /* Checks structure (columns, types, chunk offsets) when opened, and each row's values (mask 0/1,
- * lengths equal to seq_len) in acr_dataset_row's first use of it. */
+ * lengths equal to seq_len, not ids) in acr_dataset_row's first use of it. */
 accrue_status acr_dataset_open(acr_dataset **out, const char *dir, accrue_error *err);
 void acr_dataset_close(acr_dataset *d);
 int64_t acr_dataset_rows(const acr_dataset *d);
 int64_t acr_dataset_tokens(const acr_dataset *d,
                            int64_t row); /* from offsets alone; 0 past the end */
 accrue_status acr_dataset_row(acr_row *out, acr_dataset *d, int64_t row, accrue_error *err);
-/* EMISMATCH naming the first id outside [0, vocab_size). */
-accrue_status acr_dataset_check_ids(acr_dataset *d, int64_t row, int64_t vocab_size,
-                                    accrue_error *err);
+/* A row as it is in the file, unchecked; *mask_tokens is the length of its loss_mask. */
+void acr_dataset_raw_row(acr_row *out, int64_t *mask_tokens, const acr_dataset *d, int64_t row);
 int64_t acr_dataset_train_rows(const acr_dataset *d, double ratio); /* int(rows * ratio) */
 
 /* Vocabulary maps ------------------------------------------------------------------------- */
@@ -84,13 +84,17 @@ typedef struct acr_vocab {
 
 /* Checks: t2d has exactly draft_vocab_size ones, i + d2t[i] enumerates them in order. */
 accrue_status acr_vocab_check(const acr_vocab *v, const char *name, accrue_error *err);
+/* A pair of map files; vocab_size 0: as many ids as t2d has; draft_vocab_size 0: as d2t has. */
+accrue_status acr_vocab_read(acr_vocab *out, const char *d2t_path, const char *t2d_path,
+                             int64_t vocab_size, int64_t draft_vocab_size, accrue_error *err);
 /* Explicit paths (both or neither), else <data>/d2t-<N>.npy and t2d-<N>.npy, else d2t.npy and
  * t2d.npy, else built from the supervised tokens of all rows (ties to the lower id, filled up with
  * the lowest unused ids).  draft_vocab_size 0 without paths is the whole vocabulary: no maps.
- * *built tells whether they were counted rather than read. */
+ * *built tells whether they were counted rather than read; rows that break the data set's rules do
+ * not count where `skip_bad`. */
 accrue_status acr_vocab_load(acr_vocab *out, bool *built, acr_dataset *d, const char *data_path,
                              const char *d2t_path, const char *t2d_path, int64_t vocab_size,
-                             int64_t draft_vocab_size, accrue_error *err);
+                             int64_t draft_vocab_size, bool skip_bad, accrue_error *err);
 accrue_status acr_vocab_build(acr_vocab *out, const int64_t *counts, int64_t vocab_size,
                               int64_t draft_vocab_size, accrue_error *err);
 accrue_status acr_vocab_write(const acr_vocab *v, const char *dir, accrue_error *err);
@@ -174,24 +178,71 @@ void acr_batch_free(acr_batch *b);
 accrue_status acr_batch_masks(acr_batch *b, const acr_batch_shape *shape, acr_dataset *d,
                               const int64_t *rows, int64_t n, accrue_error *err);
 
-/* Opens hs_<row>.safetensors under `dir`; checks keys, dtypes, shapes, token ids against the row
- * and finiteness of the values used. */
+/* The next fault of a row's own columns; *rule is 0 at first and counts on.  vocab_size 0: not
+ * known; -1: ids are not looked at. */
+accrue_status acr_dataset_fault(accrue_fault *f, int *rule, const acr_dataset *d, int64_t row,
+                                int64_t vocab_size);
+
+/* The status that stands for a fault; ENOMEM for kind 0, which is no row's. */
+accrue_status acr_fault_status(const accrue_fault *f);
+/* A fault that `why` tells; want of memory is of kind 0. */
+accrue_status acr_fault_error(accrue_fault *f, accrue_fault_kind kind, const char *file,
+                              int64_t row, const accrue_error *why);
+
+/* hs_<row>.safetensors under `dir`, read in pieces: a file that shrinks while it is read is an
+ * error like any other, where a mapping would end the process. */
 typedef struct acr_states {
-    acr_safetensors *file;
+    acr_safetensors *file;    /* its header: data of tensors are offsets into the file's data */
     const acr_tensor *hidden; /* [tokens, n_aux + 1, hidden_size] */
+    int fd;
+    bool is_open;
+    int64_t bytes, data_at; /* of the file; where its data begins */
+    char path[PATH_MAX];
+    void *buffer; /* one piece */
+    size_t capacity;
 } acr_states;
-accrue_status acr_states_open(acr_states *out, const char *dir, int64_t row, const acr_row *r,
-                              const acr_batch_shape *shape, accrue_error *err);
-void acr_states_close(acr_states *s);
-/* Whether the file is there; a trainer that skips missing samples asks before it packs, so that its
- * planned denominators count what will be read. */
-bool acr_states_exist(const char *dir, int64_t row);
+
+/* Opens a row's file, waiting lock_timeout seconds at most for one that a writer has locked; checks
+ * keys, dtypes, shapes and token ids against the row.  `s` is zero or was opened before: its
+ * memory is used again.  What fails is in *fault. */
+accrue_status acr_states_open(acr_states *s, const char *dir, int64_t row, const acr_row *r,
+                              const acr_batch_shape *shape, double lock_timeout,
+                              accrue_fault *fault);
+/* The states of *n tokens from `first` on, at least one: as many as make a piece of a convenient
+ * size; valid until the next call. */
+accrue_status acr_states_read(const void **out, int64_t *n, acr_states *s, int64_t row,
+                              int64_t first, accrue_fault *fault);
+/* Checks that what training uses of such a piece is finite: of the first `used` tokens of the row,
+ * neither the first one's last slot nor the last one's others. */
+accrue_status acr_states_check_used(const acr_states *s, int64_t row, const void *data,
+                                    int64_t first, int64_t n, int64_t used, accrue_fault *fault);
+void acr_states_close(acr_states *s); /* the file; the memory stays */
+void acr_states_free(acr_states *s);
+/* Whether the file is there, after waiting until `deadline` (acr_seconds) for one that is being
+ * written; *fault says why not. */
+bool acr_states_exist(const char *dir, int64_t row, double deadline, accrue_fault *fault);
+
+/* Rows against all their rules, on the pool.  `whole`: every fault of a row and every value in its
+ * file; otherwise the first fault that training meets. */
+typedef struct acr_sweep {
+    acr_dataset *data;
+    const char *states_dir;
+    acr_batch_shape shape; /* whole: 0 for a size that is not known; total_seq_len is not read */
+    double lock_timeout;
+    bool whole, data_alone; /* data_alone: what the data set's own columns hold */
+    int64_t tokens, supervised_tokens, unsupervised_rows, files, bytes; /* grow */
+} acr_sweep;
+/* Called in the order of the rows given; a status other than OK ends the sweep with it. */
+typedef accrue_status (*acr_fault_cb)(const accrue_fault *fault, void *ctx, accrue_error *err);
+accrue_status acr_sweep_rows(acr_sweep *s, const int64_t *rows, int64_t n, acr_fault_cb cb,
+                             void *ctx, accrue_error *err);
 
 /* Reads the micro-batches of an epoch one ahead, in a thread of its own. */
 typedef struct acr_loader acr_loader;
 typedef struct acr_loader_options {
     const char *states_dir;
     acr_batch_shape shape;
+    double lock_timeout;
 } acr_loader_options;
 accrue_status acr_loader_create(acr_loader **out, acr_dataset *d, const acr_loader_options *opt,
                                 accrue_error *err);
@@ -204,6 +255,8 @@ void acr_loader_stop(acr_loader *l);
  * place of the micro-batch that they hit, and end the run until the next start.  ESTATE when all of
  * them were served. */
 accrue_status acr_loader_next(const acr_batch **out, acr_loader *l, accrue_error *err);
+/* What ended the run where it was a row's own fault, else NULL. */
+const accrue_fault *acr_loader_fault(const acr_loader *l);
 void acr_loader_free(acr_loader *l);
 
 #endif

@@ -2,6 +2,7 @@
 #include "data/readers.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { MAX_STATE = 16 << 20 };
@@ -146,76 +147,104 @@ int64_t acr_dataset_tokens(const acr_dataset *d, int64_t row)
     return end - begin;
 }
 
-static accrue_status check_row(const acr_arrow_chunk *c, const acr_row *r, int64_t row,
-                               int64_t mask_tokens, accrue_error *err)
+void acr_dataset_raw_row(acr_row *out, int64_t *mask_tokens, const acr_dataset *d, int64_t row)
 {
-    int64_t seq_len = c->seq_len[row - c->first];
+    const acr_arrow_chunk *c = find_chunk(d, row);
+    int64_t ids = 0, ids_end = 0, mask = 0, mask_end = 0;
 
-    if (mask_tokens != r->tokens)
-        return acr_fail(err, ACCRUE_EMISMATCH,
-                        "%s: row %lld: %lld input_ids but %lld values of loss_mask", c->name,
-                        (long long)row, (long long)r->tokens, (long long)mask_tokens);
-    if (seq_len != r->tokens)
-        return acr_fail(err, ACCRUE_EMISMATCH, "%s: row %lld: %lld input_ids but seq_len %lld",
-                        c->name, (long long)row, (long long)r->tokens, (long long)seq_len);
-    for (int64_t i = 0; i < r->tokens; i++)
-        if (r->loss_mask[i] != 0 && r->loss_mask[i] != 1)
-            return acr_fail(err, ACCRUE_EFORMAT,
-                            "%s: row %lld: loss_mask of token %lld is %lld, expected 0 or 1",
-                            c->name, (long long)row, (long long)i, (long long)r->loss_mask[i]);
-    return ACCRUE_OK;
+    acr_arrow_span(&ids, &ids_end, &c->input_ids, row - c->first);
+    acr_arrow_span(&mask, &mask_end, &c->loss_mask, row - c->first);
+    *out = (acr_row){.tokens = ids_end - ids};
+    *mask_tokens = mask_end - mask;
+    if (ids_end > ids)
+        out->input_ids = c->input_ids.values + ids;
+    if (mask_end > mask)
+        out->loss_mask = c->loss_mask.values + mask;
+}
+
+static accrue_status wrong_length(accrue_fault *f, const acr_arrow_chunk *c, int64_t row,
+                                  const char *what, int64_t found, int64_t tokens)
+{
+    char a[32], b[64];
+
+    snprintf(a, sizeof a, "%lld", (long long)found);
+    snprintf(b, sizeof b, "%lld as there are input_ids", (long long)tokens);
+    return acr_fault_set(f, ACCRUE_FAULT_LENGTH, c->name, row, what, a, b);
+}
+
+/* Values outside [0, end): all are counted, the first is told. */
+static accrue_status wrong_value(accrue_fault *f, const acr_arrow_chunk *c, int64_t row,
+                                 accrue_fault_kind kind, const int64_t *values, int64_t n,
+                                 int64_t end)
+{
+    char what[64], found[32], expected[64] = "0 or 1";
+    int64_t first = -1, count = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        count += values[i] < 0 || values[i] >= end;
+    for (int64_t i = 0; count && first < 0; i++)
+        if (values[i] < 0 || values[i] >= end)
+            first = i;
+    if (!count)
+        return ACCRUE_OK;
+    snprintf(what, sizeof what, "%s of token %lld",
+             kind == ACCRUE_FAULT_MASK ? "loss_mask" : "the id", (long long)first);
+    snprintf(found, sizeof found, "%lld", (long long)values[first]);
+    if (kind != ACCRUE_FAULT_MASK && end == INT64_MAX)
+        snprintf(expected, sizeof expected, "0 or more");
+    else if (kind != ACCRUE_FAULT_MASK)
+        snprintf(expected, sizeof expected, "0 to %lld", (long long)end - 1);
+    acr_fault_set(f, kind, c->name, row, what, found, expected);
+    f->token = first;
+    acr_fault_count(f, count);
+    return acr_fault_status(f);
+}
+
+accrue_status acr_dataset_fault(accrue_fault *f, int *rule, const acr_dataset *d, int64_t row,
+                                int64_t vocab_size)
+{
+    accrue_status st = ACCRUE_OK;
+    const acr_arrow_chunk *c = find_chunk(d, row);
+    int64_t seq_len = c->seq_len[row - c->first], mask_tokens = 0;
+    acr_row r = {0};
+
+    acr_dataset_raw_row(&r, &mask_tokens, d, row);
+    while (!st && *rule < 4)
+        switch ((*rule)++) {
+        case 0:
+            if (mask_tokens != r.tokens)
+                st = wrong_length(f, c, row, "the length of loss_mask", mask_tokens, r.tokens);
+            break;
+        case 1:
+            if (seq_len != r.tokens)
+                st = wrong_length(f, c, row, "seq_len", seq_len, r.tokens);
+            break;
+        case 2: st = wrong_value(f, c, row, ACCRUE_FAULT_MASK, r.loss_mask, mask_tokens, 2); break;
+        default:
+            if (vocab_size >= 0)
+                st = wrong_value(f, c, row, ACCRUE_FAULT_VOCABULARY, r.input_ids, r.tokens,
+                                 vocab_size ? vocab_size : INT64_MAX);
+        }
+    return st;
 }
 
 accrue_status acr_dataset_row(acr_row *out, acr_dataset *d, int64_t row, accrue_error *err)
 {
-    accrue_status st = ACCRUE_OK;
-    const acr_arrow_chunk *c = NULL;
-    acr_row r = {0};
-    int64_t ids = 0;
-    int64_t ids_end = 0;
-    int64_t mask = 0;
-    int64_t mask_end = 0;
+    int64_t mask_tokens = 0;
+    int rule = 0;
+    accrue_fault f;
 
     memset(out, 0, sizeof *out);
     if (row < 0 || row >= d->table.rows)
         return acr_fail(err, ACCRUE_EINVAL, "%s: row %lld of a data set of %lld rows", d->dir,
                         (long long)row, (long long)d->table.rows);
-    c = find_chunk(d, row);
-    acr_arrow_span(&ids, &ids_end, &c->input_ids, row - c->first);
-    acr_arrow_span(&mask, &mask_end, &c->loss_mask, row - c->first);
-    r.tokens = ids_end - ids;
-    if (r.tokens)
-        r.input_ids = c->input_ids.values + ids;
-    if (mask_end > mask)
-        r.loss_mask = c->loss_mask.values + mask;
     if (!atomic_load_explicit(&d->checked[row], memory_order_relaxed)) {
-        ACR_TRY(check_row(c, &r, row, mask_end - mask, err));
+        if (acr_dataset_fault(&f, &rule, d, row, -1))
+            return acr_fail(err, acr_fault_status(&f), "%s", f.message);
         atomic_store_explicit(&d->checked[row], 1, memory_order_relaxed);
     }
-    *out = r;
-
-cleanup:
-    return st;
-}
-
-accrue_status acr_dataset_check_ids(acr_dataset *d, int64_t row, int64_t vocab_size,
-                                    accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    acr_row r = {0};
-
-    ACR_TRY(acr_dataset_row(&r, d, row, err));
-    for (int64_t i = 0; i < r.tokens; i++)
-        if (r.input_ids[i] < 0 || r.input_ids[i] >= vocab_size) {
-            st = acr_fail(err, ACCRUE_EMISMATCH,
-                          "%s: row %lld: token %lld has id %lld, the vocabulary %lld ids",
-                          find_chunk(d, row)->name, (long long)row, (long long)i,
-                          (long long)r.input_ids[i], (long long)vocab_size);
-            goto cleanup;
-        }
-
-cleanup:
-    return st;
+    acr_dataset_raw_row(out, &mask_tokens, d, row);
+    return ACCRUE_OK;
 }
 
 int64_t acr_dataset_train_rows(const acr_dataset *d, double ratio)

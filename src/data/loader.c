@@ -15,6 +15,7 @@ typedef struct slot {
     acr_batch batch;
     accrue_status status;
     accrue_error error;
+    accrue_fault fault; /* kind 0: the failure is no row's */
     bool full;
 } slot;
 
@@ -38,38 +39,51 @@ struct acr_loader {
     bool holds;          /* the owner has a slot */
     bool failed;
     accrue_error failure;
+    accrue_fault fault;
 };
 
-static accrue_status load_sample(acr_loader *l, acr_batch *b, int64_t row, accrue_error *err)
+static accrue_status load_sample(acr_loader *l, slot *s, int64_t row, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
+    const acr_batch_shape *shape = &l->opt.shape;
+    accrue_fault *f = &s->fault;
+    acr_document doc = {.sample = row};
+    int64_t mask_tokens = 0, used = 0;
     acr_row r = {0};
-    acr_document doc = {0};
+    int rule = 0;
 
-    ACR_TRY(acr_dataset_check_ids(l->data, row, l->opt.shape.vocab_size, err));
-    ACR_TRY(acr_dataset_row(&r, l->data, row, err));
-    ACR_TRY(acr_states_reopen(&l->states, l->states_dir, row, &r, &l->opt.shape, err));
-    doc = (acr_document){.sample = row,
-                         .tokens = r.tokens,
-                         .input_ids = r.input_ids,
-                         .loss_mask = r.loss_mask,
-                         .dtype = l->states.hidden->dtype,
-                         .states = l->states.hidden->data};
-    ACR_TRY(acr_batch_append(b, &l->opt.shape, &doc, err));
+    ACR_TRY(acr_dataset_fault(f, &rule, l->data, row, shape->vocab_size));
+    acr_dataset_raw_row(&r, &mask_tokens, l->data, row);
+    doc.tokens = r.tokens;
+    doc.input_ids = r.input_ids;
+    doc.loss_mask = r.loss_mask;
+    st = acr_batch_append_tokens(&s->batch, shape, &doc, err);
+    if (st)
+        return st;
+    ACR_TRY(acr_states_open(&l->states, l->states_dir, row, &r, shape, l->opt.lock_timeout, f));
+    used = r.tokens < shape->total_seq_len + 1 ? r.tokens : shape->total_seq_len + 1;
+    for (int64_t first = 0, n = 0; first < used; first += n) {
+        const void *states = NULL;
+        ACR_TRY(acr_states_read(&states, &n, &l->states, row, first, f));
+        ACR_TRY(acr_states_check_used(&l->states, row, states, first, n, used, f));
+        acr_batch_put_states(&s->batch, shape, l->states.hidden->dtype, states, first, n);
+    }
 
 cleanup:
-    acr_safetensors_unmap(l->states.file);
+    acr_states_close(&l->states);
+    if (st)
+        acr_fail(err, st, "%s", f->message);
     return st;
 }
 
-static accrue_status load(acr_loader *l, acr_batch *b, const acr_epoch *e, int64_t index,
-                          accrue_error *err)
+static accrue_status load(acr_loader *l, slot *s, const acr_epoch *e, int64_t index)
 {
     accrue_status st = ACCRUE_OK;
 
-    acr_batch_begin(b, &l->opt.shape);
+    s->fault.kind = 0;
+    acr_batch_begin(&s->batch, &l->opt.shape);
     for (int64_t i = e->begin[index]; i < e->begin[index + 1]; i++)
-        ACR_TRY(load_sample(l, b, e->rows[i], err));
+        ACR_TRY(load_sample(l, s, e->rows[i], &s->error));
 
 cleanup:
     return st;
@@ -88,7 +102,7 @@ static bool fill_next(acr_loader *l, int64_t *filled)
         return false;
     l->next++;
     pthread_mutex_unlock(&l->lock);
-    s->status = load(l, &s->batch, epoch, index, &s->error);
+    s->status = load(l, s, epoch, index);
     pthread_mutex_lock(&l->lock);
     s->full = true;
     ++*filled;
@@ -179,7 +193,7 @@ void acr_loader_free(acr_loader *l)
     }
     for (int i = 0; i < SLOTS; i++)
         acr_batch_free(&l->slots[i].batch);
-    acr_states_close(&l->states);
+    acr_states_free(&l->states);
     acr_free(l->states_dir);
     acr_free(l);
 }
@@ -258,8 +272,14 @@ accrue_status acr_loader_next(const acr_batch **out, acr_loader *l, accrue_error
     if (s->status) {
         l->failed = true;
         l->failure = s->error;
+        l->fault = s->fault;
         return acr_fail(err, s->status, "%s", s->error.message);
     }
     *out = &s->batch;
     return ACCRUE_OK;
+}
+
+const accrue_fault *acr_loader_fault(const acr_loader *l)
+{
+    return l->failed && l->fault.kind ? &l->fault : NULL;
 }

@@ -9,11 +9,13 @@
 /* `data` is borrowed until the object is closed; `name` stands in messages. */
 accrue_status acr_safetensors_parse(acr_safetensors **out, const uint8_t *data, size_t bytes,
                                     const char *name, accrue_error *err);
-/* Opens another file in the memory of *f (NULL: in new memory).  On failure *f stays usable for
- * the next reopen and must still be closed. */
-accrue_status acr_safetensors_reopen(acr_safetensors **f, const char *path, accrue_error *err);
-/* Drops the file, keeps the memory. */
-void acr_safetensors_unmap(acr_safetensors *f);
+/* The header alone, of a file of `bytes` bytes of which `head` has all that belongs to it: data of
+ * tensors are offsets into the file's data.  In the memory of *f (NULL: in new memory). */
+accrue_status acr_safetensors_reparse(acr_safetensors **f, const uint8_t *head, size_t bytes,
+                                      const char *name, accrue_error *err);
+/* Bytes of prefix and header, which begin with `prefix`; 0 where that can be none of a file of
+ * `bytes`, which acr_safetensors_reparse then says. */
+size_t acr_safetensors_head(const uint8_t prefix[8], size_t bytes);
 
 accrue_status acr_npy_parse(acr_tensor *out, const uint8_t *data, size_t bytes, const char *name,
                             accrue_error *err);
@@ -50,14 +52,34 @@ void acr_arrow_free(acr_arrow *table);
 bool acr_arrow_message_is_whole(const uint8_t *metadata, size_t bytes);
 void acr_arrow_span(int64_t *begin, int64_t *end, const acr_arrow_list *list, int64_t row);
 
-/* acr_states_open in the memory of an earlier one. */
-accrue_status acr_states_reopen(acr_states *s, const char *dir, int64_t row, const acr_row *r,
-                                const acr_batch_shape *shape, accrue_error *err);
+/* A fault as a value; `found` and `expected` make the message with the rest:
+ * "FILE: row R: WHAT is FOUND, expected EXPECTED".  Returns acr_fault_status. */
+accrue_status acr_fault_set(accrue_fault *f, accrue_fault_kind kind, const char *file, int64_t row,
+                            const char *what, const char *found, const char *expected);
+/* Appends "(and N - 1 more)" where there is more than one place. */
+void acr_fault_count(accrue_fault *f, int64_t count);
 
-/* Collation one document at a time. */
+/* The parts of acr_states_open, for one who goes on after a fault. */
+typedef enum acr_lock { ACR_LOCK_NONE, ACR_LOCK_LEFT, ACR_LOCK_HELD } acr_lock;
+/* Waits until `deadline` (acr_seconds) for a lock that is held. */
+acr_lock acr_states_lock(const char *dir, int64_t row, double deadline);
+accrue_status acr_states_locked(accrue_fault *f, const char *dir, int64_t row, bool held);
+accrue_status acr_states_begin(acr_states *s, const char *dir, int64_t row, accrue_fault *f);
+accrue_status acr_states_check_ids(acr_states *s, int64_t row, const acr_row *r, accrue_fault *f);
+/* Sets s->hidden; hidden_size 0: any size. */
+accrue_status acr_states_check_shape(acr_states *s, int64_t row, const acr_row *r,
+                                     const acr_batch_shape *shape, accrue_fault *f);
+/* The fault of the row's i-th number, which lies at `element`. */
+accrue_status acr_states_nonfinite(const acr_states *s, int64_t row, const void *element, int64_t i,
+                                   accrue_fault *f);
+
+/* Collation one document at a time: it without its states, then those of its tokens
+ * [first, first + n). */
 void acr_batch_begin(acr_batch *b, const acr_batch_shape *shape);
-accrue_status acr_batch_append(acr_batch *b, const acr_batch_shape *shape, const acr_document *doc,
-                               accrue_error *err);
+accrue_status acr_batch_append_tokens(acr_batch *b, const acr_batch_shape *shape,
+                                      const acr_document *doc, accrue_error *err);
+void acr_batch_put_states(acr_batch *b, const acr_batch_shape *shape, acr_dtype dtype,
+                          const void *states, int64_t first, int64_t n);
 /* More room for documents; keeps what is there when there is enough. */
 accrue_status acr_batch_reserve_docs(acr_batch *b, int64_t max_docs, accrue_error *err);
 

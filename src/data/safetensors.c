@@ -15,7 +15,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files are read in pla
 enum { PREFIX = 8, MAX_HEADER = 100000000 };
 
 struct acr_safetensors {
-    acr_map map;
+    acr_map map;    /* of a whole file */
     json_t *header; /* owns the names */
     acr_tensor *tensors;
     int n, capacity;
@@ -86,7 +86,7 @@ static accrue_status parse_tensor(acr_tensor *t, const json_t *entry, const uint
                       t->bytes, (long long)(end - begin));
         goto cleanup;
     }
-    t->data = data + begin;
+    t->data = (const void *)((uintptr_t)data + (uintptr_t)begin);
 
 cleanup:
     return st;
@@ -118,7 +118,7 @@ static accrue_status check_cover(acr_tensor *tensors, int n, const uint8_t *data
     if (n)
         qsort(tensors, (size_t)n, sizeof *tensors, by_place);
     for (int i = 0; i < n; i++) {
-        size_t begin = (size_t)((const uint8_t *)tensors[i].data - data);
+        size_t begin = (size_t)((uintptr_t)tensors[i].data - (uintptr_t)data);
         if (begin != at)
             return acr_fail(err, ACCRUE_EFORMAT,
                             "%s: tensor '%s' begins at byte %zu of the data, %s byte %zu", name,
@@ -182,37 +182,47 @@ cleanup:
     return st;
 }
 
-static accrue_status parse(acr_safetensors *f, const uint8_t *data, size_t bytes, const char *name,
-                           accrue_error *err)
+size_t acr_safetensors_head(const uint8_t prefix[8], size_t bytes)
+{
+    uint64_t header = 0;
+
+    if (bytes < PREFIX)
+        return 0;
+    memcpy(&header, prefix, PREFIX);
+    return header > MAX_HEADER || header > bytes - PREFIX ? 0 : PREFIX + (size_t)header;
+}
+
+/* `head` begins the file; where it is not `whole`, it holds the header alone. */
+static accrue_status parse(acr_safetensors *f, const uint8_t *head, size_t bytes, bool whole,
+                           const char *name, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     uint64_t header = 0;
+    size_t begin = bytes < PREFIX ? 0 : acr_safetensors_head(head, bytes);
 
     if (bytes < PREFIX)
         return acr_fail(err, ACCRUE_EFORMAT, "%s: %zu bytes are too few for a safetensors file",
                         name, bytes);
-    memcpy(&header, data, PREFIX);
-    if (header > MAX_HEADER)
+    memcpy(&header, head, PREFIX);
+    if (!begin && header > MAX_HEADER)
         return acr_fail(err, ACCRUE_EFORMAT, "%s: a header of %llu bytes, at most %d expected",
                         name, (unsigned long long)header, MAX_HEADER);
-    if (header > bytes - PREFIX)
+    if (!begin)
         return acr_fail(err, ACCRUE_EFORMAT, "%s: a header of %llu bytes in a file of %zu", name,
                         (unsigned long long)header, bytes);
-    ACR_TRY(acr_json_parse(&f->header, (const char *)data + PREFIX, (size_t)header, name, err));
+    ACR_TRY(acr_json_parse(&f->header, (const char *)head + PREFIX, (size_t)header, name, err));
     if (!json_is_object(f->header)) {
         st = acr_fail(err, ACCRUE_EFORMAT, "%s: its header is not a JSON object", name);
         goto cleanup;
     }
-    ACR_TRY(parse_tensors(f, data + PREFIX + header, bytes - PREFIX - (size_t)header, name, err));
+    ACR_TRY(parse_tensors(f, whole ? head + begin : NULL, bytes - begin, name, err));
 
 cleanup:
     return st;
 }
 
-void acr_safetensors_unmap(acr_safetensors *f)
+static void forget(acr_safetensors *f)
 {
-    if (!f)
-        return;
     acr_map_close(&f->map);
     json_decref(f->header);
     f->header = NULL;
@@ -229,7 +239,7 @@ accrue_status acr_safetensors_parse(acr_safetensors **out, const uint8_t *data, 
     f = acr_calloc(1, sizeof *f);
     if (!f)
         return acr_enomem(err, sizeof *f, name);
-    ACR_TRY(parse(f, data, bytes, name, err));
+    ACR_TRY(parse(f, data, bytes, true, name, err));
     *out = f;
     f = NULL;
 
@@ -238,29 +248,32 @@ cleanup:
     return st;
 }
 
-accrue_status acr_safetensors_reopen(acr_safetensors **f, const char *path, accrue_error *err)
+accrue_status acr_safetensors_reparse(acr_safetensors **f, const uint8_t *head, size_t bytes,
+                                      const char *name, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
 
     if (!*f && !(*f = acr_calloc(1, sizeof **f)))
-        return acr_enomem(err, sizeof **f, path);
-    acr_safetensors_unmap(*f);
-    ACR_TRY(acr_map_open(&(*f)->map, path, err));
-    ACR_TRY(parse(*f, (*f)->map.data, (*f)->map.bytes, path, err));
+        return acr_enomem(err, sizeof **f, name);
+    forget(*f);
+    ACR_TRY(parse(*f, head, bytes, false, name, err));
 
 cleanup:
     if (st)
-        acr_safetensors_unmap(*f);
+        forget(*f);
     return st;
 }
 
 accrue_status acr_safetensors_open(acr_safetensors **out, const char *path, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    acr_safetensors *f = NULL;
+    acr_safetensors *f = acr_calloc(1, sizeof *f);
 
     *out = NULL;
-    ACR_TRY(acr_safetensors_reopen(&f, path, err));
+    if (!f)
+        return acr_enomem(err, sizeof *f, path);
+    ACR_TRY(acr_map_open(&f->map, path, err));
+    ACR_TRY(parse(f, f->map.data, f->map.bytes, true, path, err));
     *out = f;
     f = NULL;
 
@@ -273,7 +286,7 @@ void acr_safetensors_close(acr_safetensors *f)
 {
     if (!f)
         return;
-    acr_safetensors_unmap(f);
+    forget(f);
     acr_free(f->tensors);
     acr_free(f);
 }

@@ -1,155 +1,415 @@
-/* states.c - the verifier's hidden states of one sample. */
+/* states.c - the verifier's hidden states of one sample, read in pieces.
+ *
+ * A writer (vLLM's connector) holds a flock on hs_<row>.safetensors.lock while it writes; the file
+ * stays behind when it is done or dead, so that a lock says something only while it is held. */
 #include "data/readers.h"
 
-#include <limits.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PIECE = 256 << 10, PREFIX = 8 }; /* a piece stays in a core's own cache */
+
+static accrue_status no_memory(accrue_fault *f, size_t bytes, int64_t row)
+{
+    accrue_error e;
+
+    acr_enomem(&e, bytes, "hidden states");
+    return acr_fault_error(f, 0, "", row, &e);
+}
+
+static accrue_status fail_errno(accrue_fault *f, const char *what, const char *path, int64_t row)
+{
+    accrue_error e;
+
+    acr_fail_errno(&e, errno, what, path);
+    return acr_fault_error(f, ACCRUE_FAULT_UNREADABLE, path, row, &e);
+}
 
 static accrue_status states_path(char out[PATH_MAX], const char *dir, int64_t row,
-                                 accrue_error *err)
+                                 const char *suffix, accrue_fault *f)
 {
-    int n = snprintf(out, PATH_MAX, "%s/hs_%lld.safetensors", dir, (long long)row);
+    accrue_error e;
+    int n = snprintf(out, PATH_MAX, "%s/hs_%lld.safetensors%s", dir, (long long)row, suffix);
 
-    if (n < 0 || n >= PATH_MAX)
-        return acr_fail(err, ACCRUE_EINVAL, "%s: the folder's name is too long", dir);
-    return ACCRUE_OK;
+    if (n > 0 && n < PATH_MAX)
+        return ACCRUE_OK;
+    acr_fail(&e, ACCRUE_EINVAL, "%s: the folder's name is too long", dir);
+    return acr_fault_error(f, ACCRUE_FAULT_UNREADABLE, dir, row, &e);
 }
 
-bool acr_states_exist(const char *dir, int64_t row)
-{
-    char path[PATH_MAX];
+/* Locks ----------------------------------------------------------------------------------- */
 
-    return !states_path(path, dir, row, NULL) && acr_is_file(path);
+/* Whether a writer holds the lock; *there where it exists at all. */
+static bool is_held(const char *lock, bool *there)
+{
+    int fd = open(lock, O_RDONLY | O_CLOEXEC);
+    bool held = false;
+
+    *there = fd >= 0;
+    if (fd < 0)
+        return false;
+    held = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    close(fd); /* which releases it */
+    return held;
 }
 
-static accrue_status check_token_ids(const acr_tensor *t, const char *path, int64_t row,
-                                     const acr_row *r, accrue_error *err)
+acr_lock acr_states_lock(const char *dir, int64_t row, double deadline)
 {
-    char shape[ACR_SHAPE_TEXT];
+    char lock[PATH_MAX];
+    accrue_fault f;
+    bool there = false, held = !states_path(lock, dir, row, ".lock", &f) && is_held(lock, &there);
 
-    if (!t)
-        return acr_fail(err, ACCRUE_EFORMAT, "%s: row %lld: there is no tensor 'token_ids'", path,
-                        (long long)row);
-    if (t->dtype != ACR_DTYPE_I64 || t->n_dims != 1 || t->dims[0] != r->tokens)
-        return acr_fail(err, ACCRUE_EMISMATCH,
-                        "%s: row %lld: token_ids is %s %s, expected I64 [%lld]", path,
-                        (long long)row, acr_dtype_name(t->dtype),
-                        acr_shape_text(shape, t->n_dims, t->dims), (long long)r->tokens);
-    for (int64_t i = 0; i < r->tokens; i++) {
-        int64_t id = 0;
-        memcpy(&id, (const char *)t->data + 8 * i, 8);
-        if (id != r->input_ids[i])
-            return acr_fail(err, ACCRUE_EMISMATCH,
-                            "%s: row %lld: token %lld has id %lld, the data set says %lld", path,
-                            (long long)row, (long long)i, (long long)id,
-                            (long long)r->input_ids[i]);
+    while (held && acr_seconds() < deadline) {
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+        held = is_held(lock, &there);
     }
-    return ACCRUE_OK;
+    return held ? ACR_LOCK_HELD : there ? ACR_LOCK_LEFT : ACR_LOCK_NONE;
 }
 
-static accrue_status check_hidden(const acr_tensor *t, const char *path, int64_t row,
-                                  const acr_row *r, const acr_batch_shape *shape, accrue_error *err)
-{
-    char text[ACR_SHAPE_TEXT];
-
-    if (!t)
-        return acr_fail(err, ACCRUE_EFORMAT, "%s: row %lld: there is no tensor 'hidden_states'",
-                        path, (long long)row);
-    if (!acr_dtype_is_float(t->dtype))
-        return acr_fail(err, ACCRUE_EMISMATCH,
-                        "%s: row %lld: hidden_states is %s, expected BF16, F16 or F32", path,
-                        (long long)row, acr_dtype_name(t->dtype));
-    if (t->n_dims != 3 || t->dims[0] != r->tokens || t->dims[1] != shape->n_aux + 1 ||
-        t->dims[2] != shape->hidden_size)
-        return acr_fail(err, ACCRUE_EMISMATCH,
-                        "%s: row %lld: hidden_states is %s, expected [%lld, %d, %lld]", path,
-                        (long long)row, acr_shape_text(text, t->n_dims, t->dims),
-                        (long long)r->tokens, shape->n_aux + 1, (long long)shape->hidden_size);
-    return ACCRUE_OK;
-}
-
-static accrue_status check_span(const acr_tensor *t, int64_t from, int64_t to, const char *path,
-                                int64_t row, accrue_error *err)
-{
-    const char *data = t->data;
-    const size_t size = acr_dtype_bytes(t->dtype);
-    int64_t i =
-        to > from ? acr_find_nonfinite(t->dtype, data + (size_t)from * size, to - from) : -1;
-    double x = 0;
-
-    if (i < 0)
-        return ACCRUE_OK;
-    i += from;
-    acr_convert(ACR_DTYPE_F64, &x, t->dtype, data + (size_t)i * size, 1);
-    return acr_fail(err, ACCRUE_EFORMAT,
-                    "%s: row %lld: hidden_states of token %lld, slot %lld, element %lld is %g, "
-                    "expected a finite number",
-                    path, (long long)row, (long long)(i / t->dims[2] / t->dims[1]),
-                    (long long)(i / t->dims[2] % t->dims[1]), (long long)(i % t->dims[2]), x);
-}
-
-/* Of the tokens that fit: the first one's last slot and the last one's others are never used. */
-static accrue_status check_finite(const acr_tensor *t, const acr_batch_shape *shape,
-                                  const char *path, int64_t row, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    const int64_t token = t->dims[1] * t->dims[2];
-    const int64_t aux = token - t->dims[2];
-    int64_t n = t->dims[0];
-
-    if (n > shape->total_seq_len + 1)
-        n = shape->total_seq_len + 1;
-    if (n < 2)
-        return ACCRUE_OK;
-    ACR_TRY(check_span(t, 0, aux, path, row, err));
-    ACR_TRY(check_span(t, token, (n - 1) * token, path, row, err));
-    ACR_TRY(check_span(t, (n - 1) * token + aux, n * token, path, row, err));
-
-cleanup:
-    return st;
-}
-
-accrue_status acr_states_reopen(acr_states *s, const char *dir, int64_t row, const acr_row *r,
-                                const acr_batch_shape *shape, accrue_error *err)
+accrue_status acr_states_locked(accrue_fault *f, const char *dir, int64_t row, bool held)
 {
     accrue_status st = ACCRUE_OK;
     accrue_error e;
-    char path[PATH_MAX];
+    char lock[PATH_MAX];
 
-    s->hidden = NULL;
-    ACR_TRY(states_path(path, dir, row, err));
-    st = acr_safetensors_reopen(&s->file, path, &e);
-    if (st) {
-        acr_fail(err, st, "row %lld: %s", (long long)row, e.message);
-        goto cleanup;
-    }
-    ACR_TRY(check_token_ids(acr_safetensors_find(s->file, "token_ids"), path, row, r, err));
-    s->hidden = acr_safetensors_find(s->file, "hidden_states");
-    ACR_TRY(check_hidden(s->hidden, path, row, r, shape, err));
-    ACR_TRY(check_finite(s->hidden, shape, path, row, err));
+    ACR_TRY(states_path(lock, dir, row, ".lock", f));
+    acr_fail(&e, held ? ACCRUE_EIO : ACCRUE_OK, "%s: %s", lock,
+             held ? "a writer holds the lock, and did so until the wait for it was over"
+                  : "the lock was left over by a writer that is gone or done; it may be removed");
+    st = acr_fault_error(f, held ? ACCRUE_FAULT_LOCKED : ACCRUE_FAULT_STALE_LOCK, lock, row, &e);
 
 cleanup:
-    if (st)
-        s->hidden = NULL;
     return st;
 }
 
-accrue_status acr_states_open(acr_states *out, const char *dir, int64_t row, const acr_row *r,
-                              const acr_batch_shape *shape, accrue_error *err)
+bool acr_states_exist(const char *dir, int64_t row, double deadline, accrue_fault *f)
+{
+    char path[PATH_MAX];
+    acr_lock lock = ACR_LOCK_NONE;
+    accrue_error e;
+
+    if (states_path(path, dir, row, "", f))
+        return false;
+    if (acr_is_file(path))
+        return true;
+    lock = acr_states_lock(dir, row, deadline);
+    if (acr_is_file(path))
+        return true;
+    if (lock == ACR_LOCK_HELD) {
+        acr_states_locked(f, dir, row, true);
+        return false;
+    }
+    acr_fail(&e, ACCRUE_EIO, "%s: there are no hidden states%s", path,
+             lock == ACR_LOCK_LEFT ? ", but the .lock of a writer that is gone" : "");
+    acr_fault_error(f, ACCRUE_FAULT_MISSING, path, row, &e);
+    return false;
+}
+
+/* Reading --------------------------------------------------------------------------------- */
+
+static accrue_status read_at(acr_states *s, int64_t row, void *out, size_t n, int64_t at,
+                             accrue_fault *f)
+{
+    char *p = out;
+    accrue_error e;
+
+    while (n) {
+        ssize_t k = pread(s->fd, p, n, (off_t)at);
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k < 0)
+            return fail_errno(f, "cannot read", s->path, row);
+        if (k == 0) {
+            acr_fail(&e, ACCRUE_EIO,
+                     "%s: ends at byte %lld, %lld expected: it was cut while it "
+                     "was read",
+                     s->path, (long long)at, (long long)s->bytes);
+            return acr_fault_error(f, ACCRUE_FAULT_UNREADABLE, s->path, row, &e);
+        }
+        p += k;
+        at += k;
+        n -= (size_t)k;
+    }
+    return ACCRUE_OK;
+}
+
+static accrue_status need(acr_states *s, size_t bytes, int64_t row, accrue_fault *f)
+{
+    void *more = NULL;
+
+    if (bytes <= s->capacity)
+        return ACCRUE_OK;
+    if (bytes < PIECE)
+        bytes = PIECE;
+    more = acr_malloc(bytes);
+    if (!more)
+        return no_memory(f, bytes, row);
+    acr_free(s->buffer);
+    s->buffer = more;
+    s->capacity = bytes;
+    return ACCRUE_OK;
+}
+
+static accrue_status open_file(acr_states *s, int64_t row, accrue_fault *f)
+{
+    struct stat info;
+    accrue_error e;
+
+    s->fd = open(s->path, O_RDONLY | O_CLOEXEC);
+    s->is_open = s->fd >= 0;
+    if (!s->is_open || fstat(s->fd, &info) != 0)
+        return fail_errno(f, "cannot open", s->path, row);
+    if (!S_ISREG(info.st_mode)) {
+        acr_fail(&e, ACCRUE_EIO, "%s: not a regular file", s->path);
+        return acr_fault_error(f, ACCRUE_FAULT_UNREADABLE, s->path, row, &e);
+    }
+    s->bytes = info.st_size;
+    return ACCRUE_OK;
+}
+
+static accrue_status read_header(acr_states *s, int64_t row, accrue_fault *f)
+{
+    accrue_status st = ACCRUE_OK;
+    size_t head = 0;
+    accrue_error e;
+
+    ACR_TRY(need(s, PIECE, row, f));
+    ACR_TRY(read_at(s, row, s->buffer, s->bytes < PREFIX ? (size_t)s->bytes : PREFIX, 0, f));
+    head = acr_safetensors_head(s->buffer, (size_t)s->bytes);
+    ACR_TRY(need(s, head, row, f));
+    if (head)
+        ACR_TRY(read_at(s, row, s->buffer, head, 0, f));
+    st = acr_safetensors_reparse(&s->file, s->buffer, (size_t)s->bytes, s->path, &e);
+    if (st) {
+        st = acr_fault_error(f, ACCRUE_FAULT_FORMAT, s->path, row, &e);
+        goto cleanup;
+    }
+    s->data_at = (int64_t)head;
+
+cleanup:
+    return st;
+}
+
+static int64_t offset_of(const acr_tensor *t)
+{
+    return (int64_t)(uintptr_t)t->data;
+}
+
+/* Rules ----------------------------------------------------------------------------------- */
+
+static accrue_status no_tensor(accrue_fault *f, const acr_states *s, int64_t row, const char *name)
+{
+    char what[64];
+
+    snprintf(what, sizeof what, "tensor '%s'", name);
+    return acr_fault_set(f, ACCRUE_FAULT_TENSOR, s->path, row, what, "missing", "there");
+}
+
+static accrue_status wrong_tensor(accrue_fault *f, const acr_states *s, int64_t row,
+                                  accrue_fault_kind kind, const acr_tensor *t, bool with_type,
+                                  const char *expected)
+{
+    char shape[ACR_SHAPE_TEXT], found[ACR_SHAPE_TEXT + 8];
+
+    acr_shape_text(shape, t->n_dims, t->dims);
+    snprintf(found, sizeof found, "%s %s", acr_dtype_name(t->dtype), shape);
+    return acr_fault_set(f, kind, s->path, row, t->name, with_type ? found : shape, expected);
+}
+
+/* Compares the ids in pieces; all that differ are counted, the first is told. */
+static accrue_status compare_ids(acr_states *s, const acr_tensor *t, int64_t row, const acr_row *r,
+                                 accrue_fault *f)
+{
+    accrue_status st = ACCRUE_OK;
+    const int64_t room = (int64_t)s->capacity / 8;
+    int64_t first = -1, wrong = 0, count = 0;
+    char what[64], found[32], expected[64];
+
+    for (int64_t at = 0; at < r->tokens; at += room) {
+        int64_t n = r->tokens - at < room ? r->tokens - at : room;
+        const int64_t *ids = s->buffer;
+        ACR_TRY(read_at(s, row, s->buffer, 8 * (size_t)n, s->data_at + offset_of(t) + 8 * at, f));
+        for (int64_t i = 0; i < n; i++)
+            if (ids[i] != r->input_ids[at + i] && !count++) {
+                first = at + i;
+                wrong = ids[i];
+            }
+    }
+    if (!count)
+        goto cleanup;
+    snprintf(what, sizeof what, "token_ids of token %lld", (long long)first);
+    snprintf(found, sizeof found, "%lld", (long long)wrong);
+    snprintf(expected, sizeof expected, "%lld as in the data set", (long long)r->input_ids[first]);
+    st = acr_fault_set(f, ACCRUE_FAULT_TOKEN_IDS, s->path, row, what, found, expected);
+    f->token = first;
+    acr_fault_count(f, count);
+
+cleanup:
+    return st;
+}
+
+accrue_status acr_states_check_ids(acr_states *s, int64_t row, const acr_row *r, accrue_fault *f)
+{
+    const acr_tensor *t = acr_safetensors_find(s->file, "token_ids");
+    char expected[48];
+
+    if (!t)
+        return no_tensor(f, s, row, "token_ids");
+    snprintf(expected, sizeof expected, "I64 [%lld]", (long long)r->tokens);
+    if (t->dtype != ACR_DTYPE_I64 || t->n_dims != 1)
+        return wrong_tensor(f, s, row, ACCRUE_FAULT_TENSOR, t, true, expected);
+    if (t->dims[0] != r->tokens)
+        return wrong_tensor(f, s, row, ACCRUE_FAULT_LENGTH, t, true, expected);
+    return compare_ids(s, t, row, r, f);
+}
+
+accrue_status acr_states_check_shape(acr_states *s, int64_t row, const acr_row *r,
+                                     const acr_batch_shape *shape, accrue_fault *f)
+{
+    const acr_tensor *t = acr_safetensors_find(s->file, "hidden_states");
+    bool sized = shape->hidden_size > 0;
+    char expected[80];
+
+    if (!t)
+        return no_tensor(f, s, row, "hidden_states");
+    if (!acr_dtype_is_float(t->dtype))
+        return acr_fault_set(f, ACCRUE_FAULT_TENSOR, s->path, row, "hidden_states",
+                             acr_dtype_name(t->dtype), "BF16, F16 or F32");
+    if (sized)
+        snprintf(expected, sizeof expected, "[%lld, %d, %lld]", (long long)r->tokens,
+                 shape->n_aux + 1, (long long)shape->hidden_size);
+    else
+        snprintf(expected, sizeof expected, "[%lld, layers, size]", (long long)r->tokens);
+    if (t->n_dims != 3 || t->dims[1] < 1 || t->dims[2] < 1 ||
+        (sized && (t->dims[1] != shape->n_aux + 1 || t->dims[2] != shape->hidden_size)))
+        return wrong_tensor(f, s, row, ACCRUE_FAULT_TENSOR, t, false, expected);
+    if (t->dims[0] != r->tokens)
+        return wrong_tensor(f, s, row, ACCRUE_FAULT_LENGTH, t, false, expected);
+    s->hidden = t;
+    return ACCRUE_OK;
+}
+
+accrue_status acr_states_nonfinite(const acr_states *s, int64_t row, const void *element, int64_t i,
+                                   accrue_fault *f)
+{
+    const int64_t slots = s->hidden->dims[1], size = s->hidden->dims[2];
+    const int64_t token = i / size / slots, slot = i / size % slots;
+    char what[128], found[32];
+    double x = 0;
+
+    acr_convert(ACR_DTYPE_F64, &x, s->hidden->dtype, element, 1);
+    snprintf(what, sizeof what, "hidden_states of token %lld, slot %lld, element %lld",
+             (long long)token, (long long)slot, (long long)(i % size));
+    snprintf(found, sizeof found, "%g", x);
+    acr_fault_set(f, ACCRUE_FAULT_NONFINITE, s->path, row, what, found, "a finite number");
+    f->token = token;
+    f->slot = slot;
+    f->element = i % size;
+    return acr_fault_status(f);
+}
+
+/* Elements [from, to) of the row's states; `data` begins with the piece's first. */
+static accrue_status check_span(const acr_states *s, int64_t row, const char *data, int64_t base,
+                                int64_t from, int64_t to, accrue_fault *f)
+{
+    const int64_t size = (int64_t)acr_dtype_bytes(s->hidden->dtype);
+    const char *at = data + (from - base) * size;
+    int64_t i = to > from ? acr_find_nonfinite(s->hidden->dtype, at, to - from) : -1;
+
+    return i < 0 ? ACCRUE_OK : acr_states_nonfinite(s, row, at + i * size, from + i, f);
+}
+
+accrue_status acr_states_check_used(const acr_states *s, int64_t row, const void *data,
+                                    int64_t first, int64_t n, int64_t used, accrue_fault *f)
+{
+    accrue_status st = ACCRUE_OK;
+    const int64_t token = s->hidden->dims[1] * s->hidden->dims[2];
+    const int64_t aux = token - s->hidden->dims[2];
+    const int64_t base = first * token;
+    int64_t from = first, to = first + n < used - 1 ? first + n : used - 1;
+
+    if (used < 2)
+        return ACCRUE_OK;
+    if (first == 0) {
+        ACR_TRY(check_span(s, row, data, base, 0, aux, f));
+        from = 1;
+    }
+    ACR_TRY(check_span(s, row, data, base, from * token, to * token, f));
+    if (first < used && used <= first + n)
+        ACR_TRY(check_span(s, row, data, base, (used - 1) * token + aux, used * token, f));
+
+cleanup:
+    return st;
+}
+
+/* Use ------------------------------------------------------------------------------------- */
+
+accrue_status acr_states_begin(acr_states *s, const char *dir, int64_t row, accrue_fault *f)
 {
     accrue_status st = ACCRUE_OK;
 
-    memset(out, 0, sizeof *out);
-    ACR_TRY(acr_states_reopen(out, dir, row, r, shape, err));
+    acr_states_close(s);
+    ACR_TRY(states_path(s->path, dir, row, "", f));
+    ACR_TRY(open_file(s, row, f));
+    ACR_TRY(read_header(s, row, f));
 
 cleanup:
-    if (st)
-        acr_states_close(out);
+    return st;
+}
+
+accrue_status acr_states_open(acr_states *s, const char *dir, int64_t row, const acr_row *r,
+                              const acr_batch_shape *shape, double lock_timeout, accrue_fault *f)
+{
+    accrue_status st = ACCRUE_OK;
+
+    if (acr_states_lock(dir, row, acr_seconds() + lock_timeout) == ACR_LOCK_HELD)
+        return acr_states_locked(f, dir, row, true);
+    ACR_TRY(acr_states_begin(s, dir, row, f));
+    ACR_TRY(acr_states_check_ids(s, row, r, f));
+    ACR_TRY(acr_states_check_shape(s, row, r, shape, f));
+
+cleanup:
+    return st;
+}
+
+accrue_status acr_states_read(const void **out, int64_t *n, acr_states *s, int64_t row,
+                              int64_t first, accrue_fault *f)
+{
+    accrue_status st = ACCRUE_OK;
+    const acr_tensor *t = s->hidden;
+    const size_t token = (size_t)(t->dims[1] * t->dims[2]) * acr_dtype_bytes(t->dtype);
+    int64_t fits = 0;
+
+    *out = NULL;
+    ACR_TRY(need(s, token, row, f));
+    fits = (int64_t)(s->capacity / token);
+    *n = t->dims[0] - first < fits ? t->dims[0] - first : fits;
+    ACR_TRY(read_at(s, row, s->buffer, (size_t)*n * token,
+                    s->data_at + offset_of(t) + first * (int64_t)token, f));
+    *out = s->buffer;
+
+cleanup:
     return st;
 }
 
 void acr_states_close(acr_states *s)
 {
+    if (s->is_open)
+        close(s->fd);
+    s->is_open = false;
+    s->hidden = NULL;
+}
+
+void acr_states_free(acr_states *s)
+{
+    acr_states_close(s);
     acr_safetensors_close(s->file);
+    acr_free(s->buffer);
     memset(s, 0, sizeof *s);
 }

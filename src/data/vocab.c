@@ -123,8 +123,8 @@ cleanup:
     return st;
 }
 
-static accrue_status read_maps(acr_vocab *out, const char *d2t_path, const char *t2d_path,
-                               int64_t vocab_size, int64_t draft_vocab_size, accrue_error *err)
+accrue_status acr_vocab_read(acr_vocab *out, const char *d2t_path, const char *t2d_path,
+                             int64_t vocab_size, int64_t draft_vocab_size, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     acr_map d2t_map = {0};
@@ -137,6 +137,7 @@ static accrue_status read_maps(acr_vocab *out, const char *d2t_path, const char 
                      "the draft vocabulary", err));
     ACR_TRY(read_map(&t2d, &t2d_map, t2d_path, ACR_DTYPE_BOOL, vocab_size,
                      "the verifier's vocabulary", err));
+    vocab_size = t2d.dims[0];
     if (d2t.dims[0] > vocab_size) {
         st = acr_fail(err, ACCRUE_EMISMATCH, "%s: a map of %lld ids out of a vocabulary of %lld",
                       d2t_path, (long long)d2t.dims[0], (long long)vocab_size);
@@ -177,7 +178,7 @@ static accrue_status find_maps(bool *found, acr_vocab *out, const char *data_pat
     }
     if (!acr_is_file(d2t) && !acr_is_file(t2d))
         goto cleanup;
-    ACR_TRY(read_maps(out, d2t, t2d, vocab_size, draft_vocab_size, err));
+    ACR_TRY(acr_vocab_read(out, d2t, t2d, vocab_size, draft_vocab_size, err));
     *found = true;
 
 cleanup:
@@ -187,25 +188,28 @@ cleanup:
 }
 
 static accrue_status count_tokens(int64_t *counts, acr_dataset *d, int64_t vocab_size,
-                                  accrue_error *err)
+                                  bool skip_bad, accrue_error *err)
 {
-    accrue_status st = ACCRUE_OK;
-
     for (int64_t row = 0; row < acr_dataset_rows(d); row++) {
+        int64_t mask_tokens = 0;
         acr_row r = {0};
-        ACR_TRY(acr_dataset_check_ids(d, row, vocab_size, err));
-        ACR_TRY(acr_dataset_row(&r, d, row, err));
+        accrue_fault f;
+        int rule = 0;
+        if (acr_dataset_fault(&f, &rule, d, row, vocab_size)) {
+            if (skip_bad)
+                continue;
+            return acr_fail(err, acr_fault_status(&f), "%s", f.message);
+        }
+        acr_dataset_raw_row(&r, &mask_tokens, d, row);
         for (int64_t i = 0; i < r.tokens; i++)
             counts[r.input_ids[i]] += r.loss_mask[i];
     }
-
-cleanup:
-    return st;
+    return ACCRUE_OK;
 }
 
 accrue_status acr_vocab_load(acr_vocab *out, bool *built, acr_dataset *d, const char *data_path,
                              const char *d2t_path, const char *t2d_path, int64_t vocab_size,
-                             int64_t draft_vocab_size, accrue_error *err)
+                             int64_t draft_vocab_size, bool skip_bad, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     int64_t *counts = NULL;
@@ -222,7 +226,7 @@ accrue_status acr_vocab_load(acr_vocab *out, bool *built, acr_dataset *d, const 
                         "a draft vocabulary of %lld ids out of a vocabulary of %lld",
                         (long long)draft_vocab_size, (long long)vocab_size);
     if (d2t_path)
-        return read_maps(out, d2t_path, t2d_path, vocab_size, draft_vocab_size, err);
+        return acr_vocab_read(out, d2t_path, t2d_path, vocab_size, draft_vocab_size, err);
     if (draft_vocab_size == 0 || draft_vocab_size == vocab_size) {
         out->vocab_size = out->draft_vocab_size = vocab_size;
         return ACCRUE_OK;
@@ -238,7 +242,7 @@ accrue_status acr_vocab_load(acr_vocab *out, bool *built, acr_dataset *d, const 
         st = acr_enomem(err, (size_t)vocab_size * sizeof *counts, "token counts");
         goto cleanup;
     }
-    ACR_TRY(count_tokens(counts, d, vocab_size, err));
+    ACR_TRY(count_tokens(counts, d, vocab_size, skip_bad, err));
     ACR_TRY(acr_vocab_build(out, counts, vocab_size, draft_vocab_size, err));
     *built = true;
 

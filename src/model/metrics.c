@@ -13,6 +13,7 @@ void accrue_metrics_add(accrue_metrics *into, const accrue_metrics *m)
     into->loss_total += m->loss_total;
     into->tokens += m->tokens;
     into->supervised_tokens += m->supervised_tokens;
+    into->error_records += m->error_records;
     for (int k = 0; k < m->n_steps; k++) {
         into->step_loss_sum[k] += m->step_loss_sum[k];
         into->step_loss_total[k] += m->step_loss_total[k];

@@ -196,32 +196,39 @@ void acr_convert(acr_dtype to, void *out, acr_dtype from, const void *in, int64_
     }
 }
 
+/* The first number whose exponent bits are all set; -1: none.  The loop over a block vectorises,
+ * the search runs only in a block that has one. */
+#define FIND(name, word, mask)                                                                     \
+    static int64_t name(const unsigned char *p, int64_t n)                                         \
+    {                                                                                              \
+        enum { BLOCK = 4096 };                                                                     \
+        for (int64_t b = 0; b < n; b += BLOCK) {                                                   \
+            int64_t end = b + BLOCK < n ? b + BLOCK : n;                                           \
+            word bad = 0, x = 0;                                                                   \
+            for (int64_t i = b; i < end; i++) {                                                    \
+                memcpy(&x, p + (size_t)i * sizeof x, sizeof x);                                    \
+                bad = (word)(bad | ((x & (mask)) == (mask)));                                      \
+            }                                                                                      \
+            for (int64_t i = b; bad && i < end; i++) {                                             \
+                memcpy(&x, p + (size_t)i * sizeof x, sizeof x);                                    \
+                if ((x & (mask)) == (mask))                                                        \
+                    return i;                                                                      \
+            }                                                                                      \
+        }                                                                                          \
+        return -1;                                                                                 \
+    }
+
+FIND(find_bf16, uint16_t, 0x7f80u)
+FIND(find_f16, uint16_t, 0x7c00u)
+FIND(find_f32, uint32_t, 0x7f800000u)
+FIND(find_f64, uint64_t, UINT64_C(0x7ff0000000000000))
+
 int64_t acr_find_nonfinite(acr_dtype t, const void *data, int64_t n)
 {
-    const unsigned char *p = data;
-
-    if (t == ACR_DTYPE_BF16 || t == ACR_DTYPE_F16) {
-        const unsigned mask = t == ACR_DTYPE_BF16 ? 0x7f80u : 0x7c00u;
-        /* Blocks first: the inner loop vectorises, the search runs only in a block that has one. */
-        for (int64_t b = 0; b < n; b += 4096) {
-            int64_t end = b + 4096 < n ? b + 4096 : n;
-            unsigned bad = 0;
-            for (int64_t i = b; i < end; i++) {
-                uint16_t h = 0;
-                memcpy(&h, p + 2 * i, 2);
-                bad |= (h & mask) == mask;
-            }
-            for (int64_t i = b; bad && i < end; i++) {
-                uint16_t h = 0;
-                memcpy(&h, p + 2 * i, 2);
-                if ((h & mask) == mask)
-                    return i;
-            }
-        }
-        return -1;
+    switch (t) {
+    case ACR_DTYPE_BF16: return find_bf16(data, n);
+    case ACR_DTYPE_F16: return find_f16(data, n);
+    case ACR_DTYPE_F32: return find_f32(data, n);
+    default: return find_f64(data, n);
     }
-    for (int64_t i = 0; i < n; i++)
-        if (!isfinite(load(t, p, i)))
-            return i;
-    return -1;
 }

@@ -147,6 +147,14 @@ static bool is_temporary(const char *name)
            strspn(suffix + 5, "0123456789") == strlen(suffix + 5);
 }
 
+/* Other files that happen to have such a name are somebody's. */
+static bool is_list(const char *name)
+{
+    static const char list[] = ".skipped_samples.jsonl.";
+
+    return strncmp(name, list, sizeof list - 1) == 0;
+}
+
 void acr_checkpoint_clean(const char *parent)
 {
     DIR *d = opendir(parent);
@@ -160,7 +168,7 @@ void acr_checkpoint_clean(const char *parent)
         path = acr_sprintf("%s/%s", parent, entry->d_name);
         if (path && lstat(path, &s) == 0 && S_ISDIR(s.st_mode))
             acr_checkpoint_remove(path);
-        else if (path && S_ISLNK(s.st_mode))
+        else if (path && (S_ISLNK(s.st_mode) || is_list(entry->d_name)))
             unlink(path);
         acr_free(path);
     }

@@ -5,75 +5,95 @@
 #include <math.h>
 #include <string.h>
 
+/* The wait for files that are being written is one for all rows. */
 static accrue_status find_states(acr_epochs *e, const accrue_train_options *opt,
                                  const char *states_dir, accrue_error *err)
 {
+    const double deadline = acr_seconds() + opt->lock_timeout;
+    accrue_fault f;
+
     if (!acr_is_dir(states_dir))
         return acr_fail(err, ACCRUE_EIO, "%s: no such folder of hidden states", states_dir);
     for (int64_t row = 0; row < e->n_rows; row++) {
-        if (acr_states_exist(states_dir, row))
+        if (e->bad[row] || acr_states_exist(states_dir, row, deadline, &f))
             continue;
-        if (opt->on_missing == ACCRUE_POLICY_RAISE)
-            return acr_fail(err, ACCRUE_EIO,
-                            "%s/hs_%lld.safetensors: row %lld of %lld has no hidden states",
-                            states_dir, (long long)row, (long long)row, (long long)e->n_rows);
+        if (opt->on_missing == ACCRUE_POLICY_RAISE || !f.kind)
+            return acr_fail(err, acr_fault_status(&f), "%s", f.message);
         e->lengths[row] = 0;
         e->absent[row] = true;
         e->missing++;
+        if (e->max_given && e->missing > e->max_bad)
+            return acr_fail(err, ACCRUE_EMISMATCH,
+                            "--max-bad %lld: %lld rows of %lld are left out, the last one for: %s",
+                            (long long)e->max_bad, (long long)e->missing, (long long)e->n_rows,
+                            f.message);
     }
     return ACCRUE_OK;
 }
 
-/* Sets whose states are no larger are read whole before the first step, so that a fault anywhere in
- * them costs nothing; of larger ones each sample is checked when it is first loaded. */
-static const double checked_bytes = 1 << 30;
+typedef struct finder {
+    acr_epochs *epochs;
+    bool skip;
+} finder;
 
-static accrue_status check_rows(const acr_epochs *e, acr_dataset *data, const char *states_dir,
-                                const acr_batch_shape *shape, accrue_error *err)
+static accrue_status on_fault(const accrue_fault *f, void *ctx, accrue_error *err)
+{
+    const finder *find = ctx;
+
+    if (!find->skip)
+        return acr_fail(err, acr_fault_status(f), "%s", f->message);
+    return acr_epochs_leave_out(find->epochs, f, -1, err);
+}
+
+/* The data set's own columns are small beside the states, which are read before the first step only
+ * where they are few. */
+static accrue_status check_rows(acr_epochs *e, const accrue_train_options *opt, acr_dataset *data,
+                                const char *states_dir, const acr_batch_shape *shape,
+                                accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
+    acr_sweep sweep = {
+        .data = data, .states_dir = states_dir, .shape = *shape, .lock_timeout = opt->lock_timeout};
+    finder find = {e, opt->on_bad == ACCRUE_POLICY_SKIP};
+    int64_t *rows = acr_malloc(((size_t)e->n_rows + 1) * sizeof *rows);
+    int64_t n = 0;
     double bytes = 0;
 
-    for (int64_t row = 0; row < e->n_rows; row++)
+    if (!rows)
+        return acr_enomem(err, (size_t)e->n_rows * sizeof *rows, "the rows to check");
+    for (int64_t row = 0; row < e->n_rows; row++) {
         bytes += (double)e->lengths[row] * 2.0 * (shape->n_aux + 1) * (double)shape->hidden_size;
-    for (int64_t row = 0; bytes <= checked_bytes && row < e->n_rows; row++) {
-        acr_states states = {0};
-        acr_row r = {0};
-        if (e->lengths[row] == 0)
-            continue;
-        ACR_TRY(acr_dataset_row(&r, data, row, err));
-        ACR_TRY(acr_dataset_check_ids(data, row, shape->vocab_size, err));
-        ACR_TRY(acr_states_open(&states, states_dir, row, &r, shape, err));
-        acr_states_close(&states);
+        if (e->lengths[row] && !e->bad[row])
+            rows[n++] = row;
     }
+    sweep.data_alone = bytes > (double)opt->check_bytes;
+    ACR_TRY(acr_sweep_rows(&sweep, rows, n, on_fault, &find, err));
 
 cleanup:
+    acr_free(rows);
     return st;
 }
 
 /* Training on nothing would end with untrained weights and no error. */
-static accrue_status need_supervision(const acr_epochs *e, acr_dataset *data, accrue_error *err)
+static accrue_status need_supervision(const acr_epochs *e, const acr_dataset *data,
+                                      accrue_error *err)
 {
-    accrue_status st = ACCRUE_OK;
-
     for (int64_t row = 0; row < e->train_rows; row++) {
+        int64_t mask_tokens = 0;
         acr_row r = {0};
-        if (e->lengths[row] == 0)
+        if (e->lengths[row] == 0 || e->bad[row])
             continue;
-        ACR_TRY(acr_dataset_row(&r, data, row, err));
+        acr_dataset_raw_row(&r, &mask_tokens, data, row);
         /* The first token is never a target. */
         for (int64_t i = 1; i < r.tokens && i <= e->total_seq_len; i++)
             if (r.loss_mask[i])
                 return ACCRUE_OK;
     }
-    st = acr_fail(
+    return acr_fail(
         err, ACCRUE_EMISMATCH,
         "0 of the %lld training rows have a supervised token (loss_mask 1 behind the first "
         "token), at least 1 expected",
         (long long)e->train_rows);
-
-cleanup:
-    return st;
 }
 
 /* Whole samples must fit; only one that is alone may be longer, and is cut. */
@@ -116,7 +136,7 @@ static void drop_missing(acr_epoch *epoch, const int64_t *lengths)
 
 accrue_status acr_epochs_open(acr_epochs *out, const accrue_train_options *opt, acr_dataset *data,
                               const char *states_dir, const acr_batch_shape *shape,
-                              accrue_error *err)
+                              const char *resumed_from, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
 
@@ -127,12 +147,21 @@ accrue_status acr_epochs_open(acr_epochs *out, const accrue_train_options *opt, 
     out->seed = opt->seed;
     out->lengths = acr_calloc((size_t)out->n_rows + 1, sizeof *out->lengths);
     out->absent = acr_calloc((size_t)out->n_rows + 1, sizeof *out->absent);
-    if (!out->lengths || !out->absent)
-        return acr_enomem(err, (size_t)out->n_rows * sizeof *out->lengths, "the rows' lengths");
+    out->bad = acr_calloc((size_t)out->n_rows + 1, sizeof *out->bad);
+    if (!out->lengths || !out->absent || !out->bad) {
+        st = acr_enomem(err, (size_t)out->n_rows * sizeof *out->lengths, "the rows' lengths");
+        goto cleanup;
+    }
+    out->max_given = opt->max_bad >= 0;
+    out->max_bad = out->max_given ? opt->max_bad : out->n_rows / 100;
+    if (!out->max_given && out->max_bad < 1)
+        out->max_bad = 1;
     for (int64_t i = 0; i < out->n_rows; i++)
         out->lengths[i] = acr_dataset_tokens(data, i);
+    if (resumed_from)
+        ACR_TRY(acr_bad_rows_read(out, resumed_from, err));
     ACR_TRY(find_states(out, opt, states_dir, err));
-    ACR_TRY(check_rows(out, data, states_dir, shape, err));
+    ACR_TRY(check_rows(out, opt, data, states_dir, shape, err));
     ACR_TRY(need_supervision(out, data, err));
     if (opt->batch_plan) {
         ACR_TRY(
@@ -162,6 +191,7 @@ void acr_epochs_free(acr_epochs *e)
 {
     acr_free(e->lengths);
     acr_free(e->absent);
+    acr_bad_rows_free(e);
     acr_batch_plan_free(&e->plan);
     memset(e, 0, sizeof *e);
 }
@@ -247,6 +277,7 @@ accrue_status acr_epochs_plan(accrue_train_plan *out, const acr_epochs *e,
         if (e->lengths[i] > 0)
             *(i < e->train_rows ? &out->train_rows : &out->val_rows) += 1;
     out->missing_rows = e->missing;
+    out->bad_rows = e->n_bad;
     for (int64_t i = 0; i < opt->epochs; i++) {
         acr_epoch epoch;
         if (opt->max_steps && out->total_steps >= opt->max_steps)

@@ -228,6 +228,7 @@ accrue_status accrue_run_save_begin(accrue_run *run, const char *name, accrue_er
 {
     accrue_status st = ACCRUE_OK;
     acr_save_content content = {.state = &run->saving, .window = run->window, .val = run->val};
+    char *skipped = NULL;
     double start = 0;
 
     ACR_TRY(accrue_run_save_wait(run, err));
@@ -239,12 +240,16 @@ accrue_status accrue_run_save_begin(accrue_run *run, const char *name, accrue_er
         st = acr_enomem(err, strlen(name), "a path");
         goto cleanup;
     }
-    ACR_TRY(acr_run_state(&run->saving, run, err));
+    acr_run_state(&run->saving, run);
     run->saving_next = run->next;
+    ACR_TRY(acr_bad_rows_list(run, err));
+    ACR_TRY(acr_bad_rows_text(&skipped, &run->epochs, err));
+    content.skipped = skipped;
     ACR_TRY(acr_save_begin(&run->save, run->saving_dir, run->setup.model, &content, err));
     run->held_up = acr_seconds() - start;
 
 cleanup:
+    acr_free(skipped);
     return st;
 }
 

@@ -17,6 +17,10 @@ void accrue_train_options_init(accrue_train_options *opt, size_t struct_size)
         .train_data_ratio = 0.9,
         .compute = ACCRUE_BF16,
         .on_missing = ACCRUE_POLICY_RAISE,
+        .on_bad = ACCRUE_POLICY_RAISE,
+        .max_bad = -1,
+        .check_bytes = INT64_C(1) << 30,
+        .lock_timeout = 10,
         .loss_fn = "kl_div",
         .ttt_steps = 3,
         .ttt_step_loss_decay = 1.0,
@@ -70,7 +74,15 @@ static accrue_status check_values(const accrue_train_options *opt, accrue_error 
     ACR_TRY(
         check_choice("--accumulation-tail", (int)opt->accumulation_tail, ACCRUE_TAIL_STEP, err));
     ACR_TRY(check_choice("--hidden-states-dtype", (int)opt->compute, ACCRUE_BF16, err));
-    ACR_TRY(check_choice("--on-missing", (int)opt->on_missing, ACCRUE_POLICY_SKIP, err));
+    ACR_TRY(check_choice("--on-missing", (int)opt->on_missing, ACCRUE_POLICY_WARN, err));
+    ACR_TRY(check_choice("--on-bad", (int)opt->on_bad, ACCRUE_POLICY_SKIP, err));
+    ACR_TRY(at_least("--max-bad", opt->max_bad, -1, err));
+    ACR_TRY(at_least("--check-bytes", opt->check_bytes, 0, err));
+    if (!(opt->lock_timeout >= 0) || isinf(opt->lock_timeout))
+        st = acr_fail(err, ACCRUE_EINVAL, "--lock-timeout: %g, at least 0 expected",
+                      opt->lock_timeout);
+    if (st)
+        goto cleanup;
     ACR_TRY(check_choice("--on-nonfinite", (int)opt->on_nonfinite, ACCRUE_POLICY_SKIP, err));
     ACR_TRY(check_choice("--best-metric", (int)opt->best_metric, ACCRUE_BEST_ACCEPTANCE, err));
     ACR_TRY(check_choice("--on-save-error", (int)opt->on_save_error, ACCRUE_POLICY_SKIP, err));

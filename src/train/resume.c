@@ -22,23 +22,21 @@ static int64_t samples_before(const accrue_run *run, int64_t next)
 {
     const acr_epoch *e = &run->current;
 
-    if (!e->begin)
-        return 0;
-    return e->begin[next < run->used ? next : e->n];
+    int64_t n = next < run->used ? next : e->n, left_out = 0;
+
+    for (int64_t i = 0; e->begin && i < n; i++)
+        left_out += run->dropped[i];
+    return e->begin ? e->begin[n] + left_out : 0;
 }
 
-accrue_status acr_run_state(acr_training_state *out, accrue_run *run, accrue_error *err)
+void acr_run_state(acr_training_state *out, accrue_run *run)
 {
     const accrue_train_options *opt = &run->opt;
     acr_window_counters c = acr_window_get_counters(run->window);
 
-    if (!run->fingerprinted) {
-        accrue_status st =
-            acr_epochs_fingerprint(&run->data_fingerprint, &run->epochs, run->setup.data, err);
-        if (st)
-            return st;
-        run->fingerprinted = true;
-    }
+    if (!run->fingerprinted)
+        run->data_fingerprint = acr_epochs_fingerprint(&run->epochs, run->setup.data);
+    run->fingerprinted = true;
     *out = (acr_training_state){
         .epoch = run->epoch,
         .local_step = accrue_run_next(run) ? run->next : 0,
@@ -60,14 +58,13 @@ accrue_status acr_run_state(acr_training_state *out, accrue_run *run, accrue_err
         .optimizer = opt->window.optimizer,
         .train_rows = run->epochs.train_rows,
         .data_fingerprint = (int64_t)run->data_fingerprint,
-        .order_fingerprint = run->current.begin ? (int64_t)acr_epoch_hash(&run->current) : 0,
+        .order_fingerprint = run->current.begin ? (int64_t)run->order : 0,
         .best_metric = opt->best_metric,
         .best_value = run->best_value,
         .concluded = run->concluded,
         .is_best = run->is_best,
         .interim = run->interim,
     };
-    return ACCRUE_OK;
 }
 
 /* Finding --------------------------------------------------------------------------------- */
@@ -326,7 +323,7 @@ accrue_status acr_run_load(accrue_run *run, const acr_resume *from, accrue_error
     const acr_training_state *s = &from->state;
     acr_training_state ours;
 
-    ACR_TRY(acr_run_state(&ours, run, err));
+    acr_run_state(&ours, run);
     ACR_TRY(acr_training_state_agrees(s, &ours, from->dir, err));
     ACR_TRY(acr_state_same_model(from->dir, run->setup.model, err));
     ACR_TRY(acr_state_same_vocab(from->dir, run->setup.model, err));

@@ -1,8 +1,9 @@
 /* run.c - a training run in pieces: its micro-batches and windows.
  *
  * A window's denominators are planned from the loss masks before its first forward, so every
- * gradient is added with its final weight.  A micro-batch that turns out not finite and is skipped
- * changes those weights; the window is then emptied and run again without it. */
+ * gradient is added with its final weight.  A micro-batch that turns out not finite, or a row that
+ * turns out bad, changes those weights where it is left out; the window is then emptied and run
+ * again without it. */
 #include "train/train.h"
 
 #include <math.h>
@@ -101,7 +102,7 @@ accrue_status acr_emit(accrue_run *run, accrue_event_kind kind, const accrue_met
     e.optimizer_seconds = run->optimizer_seconds;
     e.skipped_nonfinite = run->skipped_nonfinite;
     e.empty_windows = run->window ? accrue_window_empty(run->window) : 0;
-    e.skipped_rows = run->plan.missing_rows;
+    e.skipped_rows = run->epochs.missing + run->epochs.n_bad;
     if (metrics)
         e.metrics = *metrics;
     e.save_bytes = run->saved.bytes;
@@ -240,6 +241,12 @@ static void describe_model(accrue_run *run)
 accrue_status accrue_run_open(accrue_run **out, const accrue_train_options *opt, accrue_event_cb cb,
                               void *payload, accrue_error *err)
 {
+    return acr_run_open(out, opt, NULL, cb, payload, err);
+}
+
+accrue_status acr_run_open(accrue_run **out, const accrue_train_options *opt, const char *from,
+                           accrue_event_cb cb, void *payload, accrue_error *err)
+{
     accrue_status st = ACCRUE_OK;
     acr_loader_options loader = {0};
     acr_batch_shape masks = {0};
@@ -252,12 +259,12 @@ accrue_status accrue_run_open(accrue_run **out, const accrue_train_options *opt,
     run->cb = cb;
     run->payload = payload;
     run->started = acr_seconds();
-    run->epoch = run->best_epoch = run->superseded = -1;
+    run->epoch = run->best_epoch = run->superseded = run->listed = -1;
     run->generation = 1;
     ACR_TRY(acr_setup_open(&run->setup, opt, err));
     ACR_TRY(keep_options(run, opt, err));
     ACR_TRY(acr_epochs_open(&run->epochs, opt, run->setup.data, run->setup.states_dir,
-                            &run->setup.shape, err));
+                            &run->setup.shape, from, err));
     ACR_TRY(acr_epochs_plan(&run->plan, &run->epochs, opt, err));
     describe_model(run);
     n = (size_t)opt->window.gradient_accumulation_steps;
@@ -277,6 +284,7 @@ accrue_status accrue_run_open(accrue_run **out, const accrue_train_options *opt,
     run->plan.peak_bytes = predicted_peak(run);
     loader.states_dir = run->setup.states_dir;
     loader.shape = run->setup.shape;
+    loader.lock_timeout = opt->lock_timeout;
     ACR_TRY(acr_loader_create(&run->loader, run->setup.data, &loader, err));
     *out = run;
     run = NULL;
@@ -308,6 +316,7 @@ void accrue_run_free(accrue_run *run)
     acr_free(run->strings);
     acr_free(run->counts);
     acr_free(run->excluded);
+    acr_free(run->dropped);
     acr_free(run);
 }
 
@@ -318,8 +327,8 @@ const accrue_train_plan *accrue_run_plan(const accrue_run *run)
 
 /* Windows --------------------------------------------------------------------------------- */
 
-accrue_status acr_run_count_rows(accrue_run *run, const acr_epoch *e, int64_t i, int64_t *counts,
-                                 accrue_error *err)
+accrue_status acr_count_rows(accrue_run *run, const acr_epoch *e, int64_t i, int64_t *counts,
+                             accrue_error *err)
 {
     accrue_status st = acr_batch_masks(&run->masks, &run->setup.shape, run->setup.data,
                                        e->rows + e->begin[i], e->begin[i + 1] - e->begin[i], err);
@@ -329,7 +338,13 @@ accrue_status acr_run_count_rows(accrue_run *run, const acr_epoch *e, int64_t i,
     return st;
 }
 
-/* Denominators of the window from run->window_first on; excluded micro-batches count for none. */
+/* Whether nothing of a micro-batch takes part: it is not finite, or all its rows are bad. */
+static bool is_left_out(const accrue_run *run, int64_t i)
+{
+    return run->excluded[i] || run->current.begin[i] == run->current.begin[i + 1];
+}
+
+/* Denominators of the window from run->window_first on; what is left out counts for none. */
 static accrue_status plan_window(accrue_run *run, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
@@ -342,9 +357,9 @@ static accrue_status plan_window(accrue_run *run, accrue_error *err)
     memset(&run->window_metrics, 0, sizeof run->window_metrics);
     for (int64_t i = 0; i < run->window_size; i++) {
         memset(run->counts[i], 0, sizeof run->counts[i]);
-        if (run->excluded[run->window_first + i])
+        if (is_left_out(run, run->window_first + i))
             continue;
-        ACR_TRY(acr_run_count_rows(run, &run->current, run->window_first + i, run->counts[i], err));
+        ACR_TRY(acr_count_rows(run, &run->current, run->window_first + i, run->counts[i], err));
         run->window_live++;
         for (int k = 0; k < run->opt.ttt_steps; k++)
             run->window_counts[k] += run->counts[i][k];
@@ -371,6 +386,27 @@ int64_t acr_run_used(const accrue_run *run, int64_t micro_batches)
     return run->opt.accumulation_tail == ACCRUE_TAIL_DROP ? micro_batches / n * n : micro_batches;
 }
 
+/* What is left out of the epoch, known from before it. */
+static accrue_status begin_left_out(accrue_run *run, accrue_error *err)
+{
+    const size_t n = (size_t)run->current.n;
+
+    if (run->current.n > run->excluded_capacity) {
+        acr_free(run->excluded);
+        acr_free(run->dropped);
+        run->excluded_capacity = 0;
+        run->excluded = acr_malloc(n * sizeof *run->excluded);
+        run->dropped = acr_malloc(n * sizeof *run->dropped);
+        if (!run->excluded || !run->dropped)
+            return acr_enomem(err, n * sizeof *run->dropped, "an epoch's plan");
+        run->excluded_capacity = run->current.n;
+    }
+    memset(run->excluded, 0, n * sizeof *run->excluded);
+    memset(run->dropped, 0, n * sizeof *run->dropped);
+    acr_epochs_drop_bad(&run->current, &run->epochs, run->dropped);
+    return ACCRUE_OK;
+}
+
 accrue_status accrue_run_epoch(accrue_run *run, int64_t epoch, accrue_error *err)
 {
     return acr_run_epoch_from(run, epoch, 0, err);
@@ -391,17 +427,8 @@ accrue_status acr_run_epoch_from(accrue_run *run, int64_t epoch, int64_t from, a
     run->used = run->next = 0;
     acr_epoch_free(&run->current);
     ACR_TRY(acr_epochs_train(&run->current, &run->epochs, epoch, err));
-    if (run->current.n > run->excluded_capacity) {
-        acr_free(run->excluded);
-        run->excluded_capacity = 0;
-        run->excluded = acr_malloc((size_t)run->current.n * sizeof *run->excluded);
-        if (!run->excluded) {
-            st = acr_enomem(err, (size_t)run->current.n, "an epoch's plan");
-            goto cleanup;
-        }
-        run->excluded_capacity = run->current.n;
-    }
-    memset(run->excluded, 0, (size_t)run->current.n * sizeof *run->excluded);
+    run->order = acr_epoch_hash(&run->current);
+    ACR_TRY(begin_left_out(run, err));
     run->epoch = epoch;
     run->used = acr_run_used(run, run->current.n);
     run->next = from < 0 ? run->used : from;
@@ -458,8 +485,10 @@ static accrue_status run_one(accrue_run *run, int64_t i, accrue_metrics *metrics
     ACR_TRY(acr_loader_next(&b, run->loader, err));
     run->data_seconds += acr_seconds() - start;
     start = acr_seconds();
-    if (run->excluded[i]) {
+    if (is_left_out(run, i)) {
         ACR_TRY(acr_window_count(run->window, 0.0, false, err));
+        metrics->error_records = run->dropped[i];
+        run->window_metrics.error_records += run->dropped[i];
         goto cleanup;
     }
     acr_weigh(&w, &run->setup.eagle3, run->opt.window.loss_normalization,
@@ -477,6 +506,7 @@ static accrue_status run_one(accrue_run *run, int64_t i, accrue_metrics *metrics
                  (long long)i, acr_row_list(rows, b), inner.message);
     else if (st)
         acr_fail(err, st, "%s", inner.message);
+    metrics->error_records = run->dropped[i];
     if (!st)
         accrue_metrics_add(&run->window_metrics, metrics);
     run->compute_seconds += acr_seconds() - start;
@@ -491,8 +521,11 @@ static accrue_status run_again(accrue_run *run, int64_t last, int64_t *at, accru
                                accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
+    acr_window_counters c = acr_window_get_counters(run->window);
 
+    c.micro_batches -= acr_window_filled(run->window); /* each counts once */
     acr_window_zero(run->window);
+    acr_window_set_counters(run->window, &c);
     ACR_TRY(plan_window(run, err));
     ACR_TRY(acr_loader_start(run->loader, &run->current, run->window_first, run->used, err));
     for (*at = run->window_first; *at <= last; ++*at)
@@ -533,11 +566,17 @@ accrue_status accrue_run_forward_backward(accrue_run *run, accrue_metrics *out, 
     }
     st = run_one(run, i, &metrics, &why);
     /* Without one micro-batch the others weigh more, and another may overflow that did not before:
-     * each pass excludes one more. */
-    for (int64_t tries = 0; st == ACCRUE_ENUMERIC && run->opt.on_nonfinite == ACCRUE_POLICY_SKIP &&
-                            tries < run->window_size;
-         tries++) {
-        ACR_TRY(skip(run, at, &why, err));
+     * each pass excludes one more, or at least one row. */
+    for (int64_t tries = 0; st && tries < run->window_size;) {
+        if (acr_run_has_bad_row(run)) {
+            ACR_TRY(acr_run_leave_out(run, &run->current, run->window_first,
+                                      run->window_first + run->window_size, run->dropped, err));
+        } else if (st == ACCRUE_ENUMERIC && run->opt.on_nonfinite == ACCRUE_POLICY_SKIP) {
+            ACR_TRY(skip(run, at, &why, err));
+            tries++;
+        } else {
+            break;
+        }
         st = run_again(run, i, &at, &metrics, &why);
     }
     if (st) {

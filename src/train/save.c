@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE = 1 << 20, MAPS = 2 /* d2t, t2d */, MAX_TEXTS = 3 };
+enum { PIECE = 1 << 20, MAPS = 2 /* d2t, t2d */, MAX_TEXTS = 4 };
 
 /* An array of the run that goes into the files. */
 typedef struct origin {
@@ -219,18 +219,24 @@ static json_t *val_metrics(const accrue_metrics *m)
     return o;
 }
 
-/* Takes over `value`. */
-static accrue_status take_json(acr_save *s, const char *name, json_t *value, accrue_error *err)
+/* Takes `text` over; NULL is a failure. */
+static accrue_status take_text(acr_save *s, const char *name, char *text, accrue_error *err)
 {
-    char *text = value ? acr_json_text(value) : NULL;
-
-    json_decref(value);
     if (!text)
         return acr_enomem(err, 0, name);
     s->texts[s->n_texts].name = name;
     s->texts[s->n_texts++].text = text;
     s->bytes += (int64_t)strlen(text);
     return ACCRUE_OK;
+}
+
+/* Takes over `value`. */
+static accrue_status take_json(acr_save *s, const char *name, json_t *value, accrue_error *err)
+{
+    char *text = value ? acr_json_text(value) : NULL;
+
+    json_decref(value);
+    return take_text(s, name, text, err);
 }
 
 static accrue_status take_names(acr_save *s, const char *dir, accrue_error *err)
@@ -471,6 +477,8 @@ accrue_status acr_save_begin(acr_save **out, const char *dir, acr_model *m,
         ACR_TRY(take_json(s, "val_metrics.json", val_metrics(c->val), err));
     if (c->state)
         ACR_TRY(take_json(s, "training_state.json", acr_training_state_json(c->state), err));
+    if (c->skipped)
+        ACR_TRY(take_text(s, "skipped_samples.jsonl", acr_strdup(c->skipped), err));
     ACR_TRY(take_arrays(s, m, c->window, err));
     if (pthread_mutex_init(&s->lock, NULL) != 0) {
         st = acr_enomem(err, sizeof *s, "a checkpoint's lock");

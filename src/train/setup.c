@@ -115,7 +115,7 @@ static accrue_status open_vocab(acr_setup *s, opening *o, int64_t vocab_size, ac
     if (!carried || opt->d2t_path)
         ACR_TRY(acr_vocab_load(carried ? &given : &o->vocab, &s->vocab_built, s->data,
                                opt->data_path, opt->d2t_path, opt->t2d_path, vocab_size, wanted,
-                               err));
+                               opt->on_bad == ACCRUE_POLICY_SKIP, err));
     if (carried) {
         ACR_TRY(checkpoint_vocab(&o->vocab, o, vocab_size, err));
         if (opt->d2t_path)

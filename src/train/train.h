@@ -130,12 +130,23 @@ accrue_status acr_train_options_check(const accrue_train_options *opt, accrue_er
 
 /* epochs.c --------------------------------------------------------------------------------- */
 
+typedef struct acr_bad_row {
+    int64_t row, epoch; /* -1: found before the first step */
+    accrue_fault_kind kind;
+    char *file, *message;
+} acr_bad_row;
+
 /* The micro-batches of every epoch: packed from the data set, or replayed from a batch plan. */
 typedef struct acr_epochs {
     int64_t n_rows, train_rows;
-    int64_t *lengths; /* [n_rows] tokens; 0: left out */
-    bool *absent;     /* [n_rows] left out for want of hidden states */
-    int64_t missing;  /* how many of those */
+    int64_t *lengths;      /* [n_rows] tokens; 0: left out */
+    bool *absent;          /* [n_rows] left out for want of hidden states */
+    int64_t missing;       /* how many of those */
+    bool *bad;             /* [n_rows] left out as bad; such a row keeps its place in the packing */
+    acr_bad_row *left_out; /* [n_bad] in the order in which they were found */
+    int64_t n_bad, bad_capacity;
+    int64_t max_bad; /* more rows left out stop the run */
+    bool max_given;  /* it counts missing rows too */
     int64_t total_seq_len;
     uint64_t seed;
     bool replayed;
@@ -143,11 +154,14 @@ typedef struct acr_epochs {
 } acr_epochs;
 
 /* Looks for every row's states; a missing file is an error or leaves the row out (on_missing).
- * Sets of up to 1 GiB are also read and checked whole. */
+ * Checks the data set's own columns, and of sets of up to check_bytes the states too: a bad row is
+ * an error or is left out (on_bad).  Rows that the checkpoint `resumed_from` (may be NULL) leaves
+ * out are not looked at. */
 accrue_status acr_epochs_open(acr_epochs *out, const accrue_train_options *opt, acr_dataset *data,
                               const char *states_dir, const acr_batch_shape *shape,
-                              accrue_error *err);
+                              const char *resumed_from, accrue_error *err);
 void acr_epochs_free(acr_epochs *e);
+/* With the bad rows in their places. */
 accrue_status acr_epochs_train(acr_epoch *out, const acr_epochs *e, int64_t epoch,
                                accrue_error *err);
 accrue_status acr_epochs_val(acr_epoch *out, const acr_epochs *e, int64_t epoch, accrue_error *err);
@@ -157,6 +171,33 @@ accrue_status acr_epochs_plan(accrue_train_plan *out, const acr_epochs *e,
 /* Writes the batch plan of this run. */
 accrue_status acr_epochs_dump(const acr_epochs *e, int64_t epochs, const char *path,
                               accrue_error *err);
+
+/* skipped.c -------------------------------------------------------------------------------- */
+
+/* Leaves the fault's row out from now on; EMISMATCH where there are more than max_bad. */
+accrue_status acr_epochs_leave_out(acr_epochs *e, const accrue_fault *f, int64_t epoch,
+                                   accrue_error *err);
+/* Takes the bad rows out of an epoch.  Micro-batches keep their numbers, were they empty; adds to
+ * dropped[n] (may be NULL) how many rows each has lost. */
+void acr_epochs_drop_bad(acr_epoch *epoch, const acr_epochs *e, int64_t *dropped);
+void acr_bad_rows_free(acr_epochs *e);
+/* The text of a checkpoint's skipped_samples.jsonl, which the caller frees; NULL: no bad rows. */
+accrue_status acr_bad_rows_text(char **out, const acr_epochs *e, accrue_error *err);
+/* Leaves out what the checkpoint's list has. */
+accrue_status acr_bad_rows_read(acr_epochs *e, const char *dir, accrue_error *err);
+/* Makes the list in save_path what the run knows: whole at first, then what is new is appended. */
+accrue_status acr_bad_rows_list(accrue_run *run, accrue_error *err);
+/* One notice for the i-th bad row, up to a number of them. */
+accrue_status acr_bad_row_told(accrue_run *run, int64_t i, accrue_error *err);
+/* Notices of all rows known to be left out, and their list. */
+accrue_status acr_left_out_told(accrue_run *run, accrue_error *err);
+
+/* Whether the loader stopped at a row that on_bad lets go. */
+bool acr_run_has_bad_row(const accrue_run *run);
+/* Leaves that row out, and with it all bad ones among micro-batches [from, to) of `e`, so that they
+ * are run again but once.  The loader is stopped. */
+accrue_status acr_run_leave_out(accrue_run *run, acr_epoch *e, int64_t from, int64_t to,
+                                int64_t *dropped, accrue_error *err);
 
 /* setup.c ---------------------------------------------------------------------------------- */
 
@@ -206,10 +247,9 @@ accrue_status acr_training_state_agrees(const acr_training_state *saved,
                                         const acr_training_state *run, const char *dir,
                                         accrue_error *err);
 
-/* Of the rows that may be used: all lengths, and the ids and masks of every k-th row, k = 1 up to
- * 16 Mi tokens. */
-accrue_status acr_epochs_fingerprint(uint64_t *out, const acr_epochs *e, acr_dataset *d,
-                                     accrue_error *err);
+/* Of the rows that are not missing: all lengths, and the ids and masks of every k-th row, k = 1 up
+ * to 16 Mi tokens. */
+uint64_t acr_epochs_fingerprint(const acr_epochs *e, const acr_dataset *d);
 uint64_t acr_epoch_hash(const acr_epoch *e);
 
 /* The arrays of state.safetensors, sorted by name, where they are in model and window; freed with
@@ -260,6 +300,7 @@ typedef struct acr_save_content {
     const acr_training_state *state; /* NULL: weights and config alone, no manifest */
     const accrue_window *window;
     const accrue_metrics *val; /* NULL: no val_metrics.json */
+    const char *skipped;       /* of skipped_samples.jsonl; NULL: no bad rows */
 } acr_save_content;
 
 typedef struct acr_save_result {
@@ -327,12 +368,15 @@ struct accrue_run {
     acr_batch masks; /* for planning a window's denominators */
 
     int64_t epoch;
-    acr_epoch current; /* micro-batches of the epoch */
+    acr_epoch current; /* micro-batches of the epoch, without the rows known to be bad */
     int64_t used;      /* of them, how many the tail policy lets take part */
     int64_t next;      /* micro-batch to run */
     bool failed;       /* in this epoch: where its window stands is not known */
     bool *excluded;    /* [current.n] not finite, left out */
+    int64_t *dropped;  /* [current.n] bad rows that they have lost */
     int64_t excluded_capacity;
+    int64_t listed; /* bad rows in save_path's list; -1: not written yet */
+    uint64_t order; /* of the epoch's micro-batches, bad rows in their places */
 
     int64_t window_first, window_size, window_live; /* of the open window */
     int64_t window_skipped;                         /* skipped_nonfinite when it began */
@@ -375,6 +419,9 @@ struct accrue_run {
     bool interim;              /* asked for, of an epoch that no rule saves */
 };
 
+/* accrue_run_open for a run that is to go on from a checkpoint, or NULL. */
+accrue_status acr_run_open(accrue_run **out, const accrue_train_options *opt, const char *from,
+                           accrue_event_cb cb, void *payload, accrue_error *err);
 /* accrue_run_epoch from micro-batch `from` on; -1: the epoch is at its end. */
 accrue_status acr_run_epoch_from(accrue_run *run, int64_t epoch, int64_t from, accrue_error *err);
 
@@ -382,10 +429,11 @@ accrue_status acr_run_epoch_from(accrue_run *run, int64_t epoch, int64_t from, a
 int64_t acr_run_used(const accrue_run *run, int64_t micro_batches);
 /* Takes the open window back: the run stands where it began. */
 void acr_run_abandon(accrue_run *run);
-/* Supervised rows per TTT step of micro-batch i, from the masks. */
-accrue_status acr_run_count_rows(accrue_run *run, const acr_epoch *e, int64_t i, int64_t *counts,
-                                 accrue_error *err);
-const char *acr_row_list(char out[256], const acr_batch *b); /* "3, 17, 4" */
+/* Supervised rows of a micro-batch, per TTT step. */
+accrue_status acr_count_rows(accrue_run *run, const acr_epoch *e, int64_t i, int64_t *counts,
+                             accrue_error *err);
+/* "3, 17, 4" for messages. */
+const char *acr_row_list(char out[256], const acr_batch *b);
 
 accrue_status acr_emit(accrue_run *run, accrue_event_kind kind, const accrue_metrics *metrics,
                        const char *message, accrue_error *err);
@@ -394,8 +442,9 @@ accrue_status acr_notice(accrue_run *run, accrue_error *err, const char *format,
 
 /* validate.c ------------------------------------------------------------------------------- */
 
-/* Runs the micro-batch of run->proof again, with the weights that the model has. */
-accrue_status acr_run_prove(accrue_metrics *out, accrue_run *run, accrue_error *err);
+/* Runs the micro-batch of run->proof again, with the weights that the model has.  *read is false,
+ * and *out left alone, where its samples cannot be read any more. */
+accrue_status acr_run_prove(accrue_metrics *out, bool *read, accrue_run *run, accrue_error *err);
 
 /* prove.c ---------------------------------------------------------------------------------- */
 
@@ -434,7 +483,7 @@ accrue_status acr_resume_find(acr_resume *out, const accrue_train_options *opt, 
 void acr_resume_free(acr_resume *r);
 
 /* The run's state as a checkpoint of now would hold it. */
-accrue_status acr_run_state(acr_training_state *out, accrue_run *run, accrue_error *err);
+void acr_run_state(acr_training_state *out, accrue_run *run);
 /* Makes a run just opened the one that wrote the checkpoint. */
 accrue_status acr_run_load(accrue_run *run, const acr_resume *from, accrue_error *err);
 

@@ -192,23 +192,6 @@ static accrue_status keep_maps(accrue_run *run, const char *data_path, accrue_er
     return acr_notice(run, err, "the vocabulary maps were not written: %s", why.message);
 }
 
-static accrue_status tell_missing(accrue_run *run, accrue_error *err)
-{
-    const acr_epochs *e = &run->epochs;
-    char rows[200] = "";
-    size_t used = 0;
-
-    if (!e->missing)
-        return ACCRUE_OK;
-    for (int64_t i = 0; i < e->n_rows && used < 150; i++)
-        if (e->absent[i])
-            used += (size_t)snprintf(rows + used, sizeof rows - used, "%s%lld", used ? ", " : "",
-                                     (long long)i);
-    return acr_notice(
-        run, err, "%lld of %lld rows have no hidden states and are left out (rows %s%s)",
-        (long long)e->missing, (long long)e->n_rows, rows, used >= 150 ? ", ..." : "");
-}
-
 /* A value that no run could use is found before the first step, under its flag's name. */
 static accrue_status make_save_path(const char *path, accrue_error *err)
 {
@@ -356,7 +339,7 @@ accrue_status accrue_train(const accrue_train_options *given, accrue_event_cb cb
     ACR_TRY(acr_resume_find(&found, &opt, err));
     if (found.weights_only)
         opt.from_pretrained = found.dir;
-    ACR_TRY(accrue_run_open(&run, &opt, cb, payload, err));
+    ACR_TRY(acr_run_open(&run, &opt, found.weights_only ? NULL : found.dir, cb, payload, err));
     run->obeys = true;
     if (opt.dump_batch_plan)
         ACR_TRY(acr_epochs_dump(&run->epochs, opt.epochs, opt.dump_batch_plan, err));
@@ -366,7 +349,7 @@ accrue_status accrue_train(const accrue_train_options *given, accrue_event_cb cb
     if (at.finished)
         goto cleanup;
     ACR_TRY(check_room(run, err));
-    ACR_TRY(tell_missing(run, err));
+    ACR_TRY(acr_left_out_told(run, err));
     ACR_TRY(keep_maps(run, opt.data_path, err));
     for (int64_t epoch = at.epoch; epoch < opt.epochs; epoch++, at.from = 0) {
         if (at_max_steps(run) && !at.from)

@@ -21,7 +21,7 @@
 
 #include <cmocka.h>
 
-#define MAX_ARGS     128
+#define MAX_ARGS     192
 #define OUTPUT_BYTES 65536
 
 static char out[OUTPUT_BYTES], err[OUTPUT_BYTES];

@@ -129,6 +129,23 @@ done
 grep -q 'layers.0 .*[1-9]\.[0-9]*e-[0-9]* *[1-9]\.[0-9]*e-[0-9]*  pass$' "$work/out" ||
     complain "verify compared updates of zero: $(cat "$work/out")"
 
+# A set with faults: each in the table, a run that leaves the rows out and lists them.
+expect 0 check "$example/data" --verifier-name-or-path "$example/verifier"
+cp -r "$example/data" "$work/bad"
+chmod -R u+w "$work/bad"
+: >"$work/bad/hidden_states/hs_3.safetensors"
+: >"$work/bad/hidden_states/hs_9.safetensors.lock"
+expect 2 check "$work/bad"
+grep -q 'hs_3.safetensors: 0 bytes are too few' "$work/out" || complain "check: $(cat "$work/out")"
+grep -q '^stale_lock (notice) *1 ' "$work/out" || complain "check: $(cat "$work/out")"
+# shellcheck disable=SC2086
+expect 2 train $flags --data-path "$work/bad" --save-path "$work/left"
+grep -q 'row 3: .*too few' "$work/err" || complain "$(cat "$work/err")"
+# shellcheck disable=SC2086
+expect 0 train $flags --data-path "$work/bad" --save-path "$work/left" --on-bad skip --epochs 1
+grep -q '^{"row":3,"kind":"format",' "$work/left/skipped_samples.jsonl" || complain "no list of skipped samples"
+grep -q '"error_records": 1}' "$work/left/metrics.jsonl" || complain "no count of skipped samples"
+
 for folder in "$example/data" "$example/verifier" "$work/run/0" "$work/init"; do
     expect 0 inspect "$folder"
     expect 0 inspect --json "$folder"

@@ -58,6 +58,10 @@ void accrue_train_options_init(accrue_train_options *opt, size_t struct_size)
         .train_data_ratio = 0.9,
         .compute = ACCRUE_BF16,
         .on_missing = ACCRUE_POLICY_RAISE,
+        .on_bad = ACCRUE_POLICY_RAISE,
+        .max_bad = -1,
+        .check_bytes = 1 << 30,
+        .lock_timeout = 10,
         .ttt_steps = 3,
         .ttt_step_loss_decay = 1,
         .scheduler_warmup_steps = -1,
@@ -85,6 +89,17 @@ void accrue_metrics_add(accrue_metrics *into, const accrue_metrics *m)
         into->cond_acc_total[k] += m->cond_acc_total[k];
     }
     into->tokens += m->tokens;
+}
+
+double accrue_metrics_acceptance(const accrue_metrics *m)
+{
+    double length = 0, all = 1;
+
+    for (int k = 0; k < m->n_steps; k++) {
+        all *= m->cond_acc_sum[k] / m->cond_acc_total[k];
+        length += all;
+    }
+    return length;
 }
 
 static accrue_status fail_as(const char *verifier, const char *prefix, accrue_error *err)
@@ -130,6 +145,8 @@ static void dump_options(const accrue_train_options *o)
             o->embed_requires_grad, o->across_documents);
     fprintf(f, "best_metric=%d\nkeep=%lld\non_save_error=%d\n", (int)o->best_metric,
             (long long)o->keep, (int)o->on_save_error);
+    fprintf(f, "on_bad=%d\nmax_bad=%lld\ncheck_bytes=%lld\nlock_timeout=%.17g\n", (int)o->on_bad,
+            (long long)o->max_bad, (long long)o->check_bytes, o->lock_timeout);
     fprintf(f, "no_resume=%d\nresume_from=%s\n", o->no_resume,
             o->resume_from ? o->resume_from : "");
     fprintf(f, "arch=%s\nloss=%s\non_missing=%d\nnonfinite=%d\nwarmup=%lld\nratio=%.17g\n",
@@ -317,6 +334,62 @@ accrue_status accrue_verify(accrue_verify_report *out, const accrue_train_option
     out->rows[0] = (accrue_verify_row){"fc", 995328, 1e-17, 2e-15, 3e-19, 4e-15, true};
     out->rows[1] = (accrue_verify_row){"layers.0", 4095936, 1e-9, (double)NAN, 3e-9, 4e-3, !st};
     return st;
+}
+
+void accrue_check_options_init(accrue_check_options *opt, size_t struct_size)
+{
+    memset(opt, 0, struct_size);
+    opt->struct_size = struct_size;
+}
+
+const char *accrue_fault_name(accrue_fault_kind kind)
+{
+    return kind == ACCRUE_FAULT_STALE_LOCK ? "stale_lock" : "nonfinite";
+}
+
+/* "faults-7": seven of them and a notice. */
+accrue_status accrue_check(accrue_check_report *out, const accrue_check_options *o,
+                           accrue_check_cb cb, void *payload, accrue_error *err)
+{
+    accrue_status st = fail_as(o->data_path, "fail-", err);
+    accrue_fault f = {.kind = ACCRUE_FAULT_NONFINITE, .token = 3, .slot = 1, .element = 2};
+    int n = strncmp(o->data_path, "faults-", 7) ? 0 : atoi(o->data_path + 7);
+
+    memset(out, 0, sizeof *out);
+    if (st)
+        return st;
+    *out = (accrue_check_report){.rows = 1234,
+                                 .checked_rows = 1234,
+                                 .bad_rows = n,
+                                 .tokens = 56789,
+                                 .supervised_tokens = 4321,
+                                 .files = 1234,
+                                 .bytes = 3000000000,
+                                 .seconds = 1.5};
+    for (int i = 0; i < n; i++) {
+        f.row = i;
+        f.count = 2;
+        snprintf(f.found, sizeof f.found, "nan");
+        snprintf(f.expected, sizeof f.expected, "a finite number");
+        snprintf(f.file, sizeof f.file, "hs_%d.safetensors", i);
+        snprintf(f.message, sizeof f.message, "hs_%d.safetensors: row %d: broken", i, i);
+        out->faults++;
+        if (cb(&f, out, payload))
+            return ACCRUE_ECANCELED;
+    }
+    if (n) {
+        f = (accrue_fault){.count = 1,
+                           .kind = ACCRUE_FAULT_STALE_LOCK,
+                           .notice = true,
+                           .token = -1,
+                           .slot = -1,
+                           .element = -1,
+                           .message = "hs_9.safetensors.lock: left over"};
+        out->notices++;
+        if (cb(&f, out, payload))
+            return ACCRUE_ECANCELED;
+    }
+    return cb(NULL, out, payload) ? ACCRUE_ECANCELED : ACCRUE_OK;
 }
 
 accrue_status accrue_inspect(char **out, const char *dir, accrue_error *err)

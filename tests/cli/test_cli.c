@@ -27,6 +27,10 @@ static const struct {
     {V "-e 3", "unexpected argument '-e'; see accrue train --help"},
     {V "--save-best yes", "unexpected argument 'yes'; see accrue train --help"},
     {"inspect", "inspect: a folder expected; see accrue inspect --help"},
+    {"check", "check: a data set expected; see accrue check --help"},
+    {"check a --lr 1", "unknown flag --lr; see accrue check --help"},
+    {"check a --d2t-path x", "--d2t-path x needs --t2d-path, which is not given"},
+    {"train --on-missing generate", "--on-missing generate is not supported yet"},
     {"inspect a b", "unexpected argument 'b'; see accrue inspect --help"},
     {"train", "--verifier-name-or-path is missing"},
     {"train --verifier-name-or-path ''", "--verifier-name-or-path is missing"},
@@ -204,15 +208,21 @@ static void test_values_arrive(void **state)
     expect_option("embed=1");
     expect_option("across=0");
     expect_option("arch=qwen3");
-    assert_int_equal(run("train --dry-run --verifier-name-or-path v --on-missing warn --loss-fn "
-                         "{\"ce\":~0.1} --on-nonfinite skip --scheduler-warmup-steps 0 --epochs 3 "
-                         "--max-steps 9 --no-resume-from-checkpoint --resume-from r --save-path s "
-                         "--batch-plan p "
-                         "--dump-batch-plan d "
-                         "--target-layer-ids 1 --target-layer-ids 3"),
-                     0);
+    assert_int_equal(
+        run("train --dry-run --verifier-name-or-path v --on-missing warn --loss-fn "
+            "{\"ce\":~0.1} --on-bad skip --max-bad 4 --check-bytes 0 --lock-timeout 0.5 "
+            "--on-nonfinite skip --scheduler-warmup-steps 0 --epochs 3 "
+            "--max-steps 9 --no-resume-from-checkpoint --resume-from r --save-path s "
+            "--batch-plan p "
+            "--dump-batch-plan d "
+            "--target-layer-ids 1 --target-layer-ids 3"),
+        0);
     expect_option("loss={\"ce\": 0.1}");
-    expect_option("on_missing=2");
+    expect_option("on_missing=3");
+    expect_option("on_bad=2");
+    expect_option("max_bad=4");
+    expect_option("check_bytes=0");
+    expect_option("lock_timeout=0.5");
     expect_option("nonfinite=2");
     expect_option("warmup=0");
     expect_option("epochs=3");
@@ -242,7 +252,8 @@ static void test_exit_codes(void **state)
         static const char *const forms[] = {
             "train --verifier-name-or-path fail-ACCRUE_%s",
             "train --dry-run --verifier-name-or-path fail-ACCRUE_%s",
-            "verify --verifier-name-or-path fail-ACCRUE_%s", "inspect fail-ACCRUE_%s"};
+            "verify --verifier-name-or-path fail-ACCRUE_%s", "inspect fail-ACCRUE_%s",
+            "check fail-ACCRUE_%s"};
         for (size_t f = 0; f < sizeof forms / sizeof forms[0]; f++) {
             char name[100];
             snprintf(name, sizeof name, "%s", cases[i].name);

@@ -84,6 +84,7 @@ static void test_every_flag(void **state)
         "--scheduler-total-steps 9 --scheduler-num-cosine-cycles 1.5 --epochs 3 --max-steps 8 "
         "--checkpoint-freq 2 --save-best --log-freq 5 --save-path s --on-nonfinite skip "
         "--best-metric acceptance --keep 3 --on-save-error continue --grace 2.5 "
+        "--on-bad skip --max-bad 5 --check-bytes 6 --lock-timeout 0.5 "
         "--logger csv --log-dir l --run-name n "
         "--no-resume-from-checkpoint --resume-from r";
     char line[2000], direct[OUTPUT_BYTES], dumped[OUTPUT_BYTES];

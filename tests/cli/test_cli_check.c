@@ -1,0 +1,118 @@
+/* test_cli_check.c - accrue check as its user sees it, over fake_accrue.c. */
+#include <fcntl.h>
+#include <jansson.h>
+#include <pty.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define OUTPUT_BYTES 65536
+
+static char out[OUTPUT_BYTES], err[OUTPUT_BYTES];
+
+static void read_file(char *text, const char *path)
+{
+    FILE *f = fopen(path, "r");
+
+    assert_non_null(f);
+    size_t n = fread(text, 1, OUTPUT_BYTES - 1, f);
+    text[n] = '\0';
+    fclose(f);
+}
+
+/* Exit code of accrue check; what it prints is in `out` and `err`. */
+static int run(const char *arguments)
+{
+    char command[1000];
+
+    snprintf(command, sizeof command, "'%s' check %s >check.out 2>check.err", ACCRUE_FAKE,
+             arguments);
+    int status = system(command);
+    assert_true(WIFEXITED(status));
+    read_file(out, "check.out");
+    read_file(err, "check.err");
+    return WEXITSTATUS(status);
+}
+
+static int64_t integer(const json_t *o, const char *key)
+{
+    assert_true(json_is_integer(json_object_get(o, key)));
+    return json_integer_value(json_object_get(o, key));
+}
+
+static void test_table(void **state)
+{
+    (void)state;
+    assert_int_equal(run("sound"), 0);
+    assert_non_null(strstr(out, "hidden states  1,234 files, 3.0 GB in 1.50 s, 2.00 GB/s\n"));
+    assert_non_null(strstr(out, "\nNo fault.\n"));
+    assert_int_equal(run("faults-7 --draft-vocab-size 8 --verifier-name-or-path v"), 2);
+    assert_non_null(strstr(out, "rows           1,234, 7 with faults\n"));
+    assert_non_null(strstr(out, "\nstale_lock (notice)       1       1\n"));
+    assert_non_null(strstr(out, "\nnonfinite                 7      14\n"));
+    assert_non_null(strstr(out, "\n  hs_4.safetensors: row 4: broken\n  and 2 more; --json"));
+    assert_string_equal(err, "accrue: faults-7: 7 faults in 7 rows\n");
+}
+
+static void test_json(void **state)
+{
+    (void)state;
+    assert_int_equal(run("faults-7 --json"), 2);
+    json_t *root = json_loads(out, 0, NULL);
+    const json_t *list = json_object_get(root, "faults"), *f = json_array_get(list, 6);
+    assert_int_equal(json_array_size(list), 8);
+    assert_int_equal(integer(root, "n_faults"), 7);
+    assert_int_equal(integer(f, "row"), 6);
+    assert_int_equal(integer(f, "token"), 3);
+    assert_string_equal(json_string_value(json_object_get(f, "kind")), "nonfinite");
+    assert_string_equal(json_string_value(json_object_get(f, "found")), "nan");
+    assert_true(json_is_null(json_object_get(json_array_get(list, 7), "token")));
+    json_decref(root);
+}
+
+/* The line with rate and time left is drawn, and taken away before the table. */
+static void test_terminal(void **state)
+{
+    int master = -1, status = 0;
+    size_t n = 0;
+    pid_t child = forkpty(&master, NULL, NULL, NULL);
+
+    (void)state;
+    if (child == 0) {
+        setenv("TERM", "xterm", 1);
+        execl(ACCRUE_FAKE, ACCRUE_FAKE, "check", "sound", (char *)NULL);
+        _exit(127);
+    }
+    assert_true(child > 0);
+    for (;;) {
+        ssize_t got = read(master, out + n, OUTPUT_BYTES - 1 - n);
+        if (got <= 0)
+            break;
+        n += (size_t)got;
+    }
+    out[n] = '\0';
+    close(master);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_non_null(strstr(out, "\r\033[K1,234 of 1,234 rows  2.0 GB/s  0:00 left\r\033[Krows  "));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_json),
+        cmocka_unit_test(test_terminal),
+    };
+
+    return cmocka_run_group_tests_name("cli_check", tests, NULL, NULL);
+}
