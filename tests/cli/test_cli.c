@@ -386,6 +386,56 @@ static void test_terminal_bar(void **state)
     }
 }
 
+/* The largest count before "/50" in `text`; *first receives the first one. */
+static int counts_of_50(const char *text, int *first)
+{
+    int most = 0;
+
+    *first = -1;
+    for (const char *at = strstr(text, "/50"); at; at = strstr(at + 1, "/50")) {
+        const char *digits = at;
+        while (digits > text && digits[-1] >= '0' && digits[-1] <= '9')
+            digits--;
+        int n = atoi(digits);
+        *first = *first < 0 ? n : *first;
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+/* Gone on at step 10 of 50 with N = 4: the progress counts optimizer steps, from there to 50. */
+static void a24_progress_counts_optimizer_steps(void **state)
+{
+    static const char command[] = "train --verifier-name-or-path v --save-path a24 --epochs 5 "
+                                  "--gradient-accumulation-steps 4";
+    struct winsize size = {.ws_row = 24, .ws_col = 100};
+    int master = -1, status = 0, first = 0;
+    size_t n = 0;
+    pid_t child = 0;
+
+    (void)state;
+    setenv("FAKE_ACCRUE_RESUME", "1 10 0", 1);
+    assert_int_equal(run(command), 0);
+    assert_int_equal(counts_of_50(out, &first), 50);
+    assert_int_equal(first, 11);
+    child = forkpty(&master, NULL, NULL, &size);
+    if (child == 0) {
+        setenv("LC_ALL", "C", 1);
+        setenv("TERM", "xterm", 1);
+        exec_with(command);
+    }
+    assert_true(child > 0);
+    for (ssize_t got = 1; got > 0; n += got > 0 ? (size_t)got : 0)
+        got = read(master, out + n, OUTPUT_BYTES - 1 - n);
+    out[n] = '\0';
+    close(master);
+    unsetenv("FAKE_ACCRUE_RESUME");
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_in_range(counts_of_50(out, &first), 45, 50);
+    assert_in_range(first, 10, 11);
+}
+
 static void test_interrupt(void **state)
 {
     int status = 0;
@@ -504,13 +554,21 @@ static void test_help(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mistakes),       cmocka_unit_test(test_accepted),
-        cmocka_unit_test(test_ignored),        cmocka_unit_test(test_values_arrive),
-        cmocka_unit_test(test_exit_codes),     cmocka_unit_test(test_metrics),
-        cmocka_unit_test(test_plain_progress), cmocka_unit_test(test_terminal_bar),
-        cmocka_unit_test(test_interrupt),      cmocka_unit_test(test_cannot_write),
-        cmocka_unit_test(test_dry_run),        cmocka_unit_test(test_verify),
-        cmocka_unit_test(test_inspect),        cmocka_unit_test(test_help),
+        cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_accepted),
+        cmocka_unit_test(test_ignored),
+        cmocka_unit_test(test_values_arrive),
+        cmocka_unit_test(test_exit_codes),
+        cmocka_unit_test(test_metrics),
+        cmocka_unit_test(test_plain_progress),
+        cmocka_unit_test(test_terminal_bar),
+        cmocka_unit_test(a24_progress_counts_optimizer_steps),
+        cmocka_unit_test(test_interrupt),
+        cmocka_unit_test(test_cannot_write),
+        cmocka_unit_test(test_dry_run),
+        cmocka_unit_test(test_verify),
+        cmocka_unit_test(test_inspect),
+        cmocka_unit_test(test_help),
     };
 
     return cmocka_run_group_tests_name("cli", tests, NULL, NULL);
