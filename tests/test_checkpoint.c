@@ -81,7 +81,7 @@ static void add_keys(char **names, size_t *n, const json_t *value, const char *p
         acr_free(path);
         return;
     }
-    if (!json_is_object(value)) {
+    if (!json_is_object(value) || strcmp(prefix, "configuration") == 0) {
         assert_true(*n < 128);
         names[(*n)++] = acr_strdup(prefix);
         return;
@@ -188,6 +188,7 @@ static const char *const state_keys[] = {
     "best_metric",
     "best_value",
     "concluded",
+    "configuration",
     "data_fingerprint",
     "empty_windows",
     "epoch",

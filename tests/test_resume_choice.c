@@ -499,6 +499,38 @@ static void test_refused_options(void **state)
     drop(&o);
 }
 
+/* Options that may change are told, by name, with both values; none where they are the same. */
+static void test_told_options(void **state)
+{
+    char *out = acr_sprintf("%s/told", folder);
+    accrue_train_options o = options(out);
+    accrue_error e = {0};
+    told t = {0};
+
+    (void)state;
+    drop(&o);
+    o.batch_plan = NULL;
+    o.epochs = 1;
+    assert_ok(accrue_train(&o, NULL, NULL, &e), &e);
+    o.epochs = 2;
+    o.window.beta2 = 0.95;
+    o.loss_fn = "ce";
+    o.window.muon_lr = 0.5;
+    assert_ok(accrue_train(&o, tell, &t, &e), &e);
+    assert_notice(&t, "was saved with other options: ");
+    assert_notice(&t, "loss_fn \"kl_div\", now \"ce\"");
+    assert_notice(&t, "beta2 0.999, now 0.95");
+    assert_notice(&t, "muon_lr null, now 0.5");
+    assert_notice(&t, "epochs 1, now 2");
+    forget(&t);
+    o.max_steps = 30; /* it may grow */
+    assert_ok(accrue_train(&o, tell, &t, &e), &e);
+    for (int i = 0; i < t.n_notices; i++)
+        assert_null(strstr(t.notice[i], "other options"));
+    forget(&t);
+    remove_folder(out);
+}
+
 /* Changes the first id or mask of a row in a copy of the example's Arrow file. */
 static void change_data(const char *file, bool mask)
 {
@@ -589,6 +621,7 @@ int main(void)
         cmocka_unit_test(test_weights_only),
         cmocka_unit_test(test_resume_from_refused),
         cmocka_unit_test(test_refused_options),
+        cmocka_unit_test(test_told_options),
         cmocka_unit_test(test_refused_data),
         cmocka_unit_test(test_without_n),
     };

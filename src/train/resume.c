@@ -64,6 +64,7 @@ void acr_run_state(acr_training_state *out, accrue_run *run)
         .concluded = run->concluded,
         .is_best = run->is_best,
         .interim = run->interim,
+        .configuration = run->configuration,
     };
 }
 

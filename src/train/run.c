@@ -150,6 +150,9 @@ static accrue_status keep_options(accrue_run *run, const accrue_train_options *o
     accrue_status st = ACCRUE_OK;
 
     run->opt = *opt;
+    run->configuration = acr_configuration(opt);
+    if (!run->configuration)
+        return acr_enomem(err, 0, "the options");
     run->strings = acr_calloc(4, sizeof *run->strings);
     if (!run->strings)
         return acr_enomem(err, 4 * sizeof *run->strings, "the options");
@@ -304,6 +307,7 @@ void accrue_run_free(accrue_run *run)
         acr_free(result.aside);
     }
     acr_free(run->saving_dir);
+    json_decref(run->configuration);
     acr_loader_free(run->loader);
     accrue_window_free(run->window);
     acr_tape_free(&run->tape);

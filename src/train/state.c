@@ -19,20 +19,6 @@ enum { FINGERPRINT_TOKENS = 16 << 20 };
 
 /* training_state.json --------------------------------------------------------------------- */
 
-typedef struct choice {
-    int value;
-    const char *name;
-} choice;
-
-static const choice normalizations[] = {
-    {ACCRUE_NORMALIZE_MICROBATCH, "microbatch"}, {ACCRUE_NORMALIZE_TOKEN, "token"}, {0, NULL}};
-static const choice tails[] = {{ACCRUE_TAIL_DROP, "drop"}, {ACCRUE_TAIL_STEP, "step"}, {0, NULL}};
-static const choice computes[] = {
-    {ACCRUE_F32, "float32"}, {ACCRUE_F64, "float64"}, {ACCRUE_BF16, "bfloat16"}, {0, NULL}};
-static const choice metrics[] = {
-    {ACCRUE_BEST_LOSS, "loss"}, {ACCRUE_BEST_ACCEPTANCE, "acceptance"}, {0, NULL}};
-static const choice optimizers[] = {{ACCRUE_ADAMW, "adamw"}, {ACCRUE_MUON, "muon"}, {0, NULL}};
-
 typedef enum field_kind { COUNT, HASH, CHOICE } field_kind;
 
 /* One key of training_state.json. */
@@ -40,7 +26,7 @@ typedef struct field {
     const char *name;
     field_kind kind;
     size_t at;
-    const choice *choices;
+    const acr_choice *choices;
     const char *flag; /* what the run must agree in, and how it is given; NULL: need not */
     bool optional;
     int64_t least;
@@ -70,27 +56,27 @@ static const field fields[] = {
     {.name = "loss_normalization",
      .kind = CHOICE,
      .at = AT(loss_normalization),
-     .choices = normalizations,
+     .choices = acr_normalizations,
      .flag = "--loss-normalization"},
     {.name = "accumulation_tail",
      .kind = CHOICE,
      .at = AT(accumulation_tail),
-     .choices = tails,
+     .choices = acr_tails,
      .flag = "--accumulation-tail"},
     {.name = "hidden_states_dtype",
      .kind = CHOICE,
      .at = AT(compute),
-     .choices = computes,
+     .choices = acr_computes,
      .flag = "--hidden-states-dtype"},
     {.name = "optimizer",
      .kind = CHOICE,
      .at = AT(optimizer),
-     .choices = optimizers,
+     .choices = acr_optimizers,
      .flag = "--optimizer"},
     {.name = "best_metric",
      .kind = CHOICE,
      .at = AT(best_metric),
-     .choices = metrics,
+     .choices = acr_best_metrics,
      .flag = "--best-metric",
      .optional = true,
      .least = ACCRUE_BEST_LOSS},
@@ -110,14 +96,6 @@ static int64_t count_of(const acr_training_state *s, const field *f)
     return value;
 }
 
-static const char *choice_name(const field *f, int64_t value)
-{
-    for (const choice *c = f->choices; c->name; c++)
-        if (c->value == value)
-            return c->name;
-    return "?";
-}
-
 /* The value as the file has it.  A seed may be any 64 bits, which JSON's integers here are not. */
 static json_t *field_json(const acr_training_state *s, const field *f)
 {
@@ -125,7 +103,7 @@ static json_t *field_json(const acr_training_state *s, const field *f)
     char text[TEXT];
 
     if (f->kind == CHOICE)
-        return json_string(choice_name(f, value));
+        return json_string(acr_choice_name(f->choices, value));
     if (f->kind == COUNT || (!strcmp(f->name, "seed") && value >= 0))
         return json_integer(value);
     snprintf(text, sizeof text, "%016" PRIx64, (uint64_t)value);
@@ -143,6 +121,8 @@ json_t *acr_training_state_json(const acr_training_state *s)
     json_object_set_new(o, "interim", json_boolean(s->interim));
     json_object_set_new(o, "best_value",
                         s->best_epoch >= 0 ? json_real(s->best_value) : json_null());
+    if (s->configuration)
+        json_object_set(o, "configuration", (json_t *)(uintptr_t)s->configuration);
     return o;
 }
 
@@ -159,7 +139,7 @@ static accrue_status field_read(acr_training_state *out, const field *f, const j
         value = json_integer_value(v);
         fine = f->kind != CHOICE && value >= f->least;
     } else if (json_is_string(v) && f->kind == CHOICE) {
-        for (const choice *c = f->choices; c->name && !fine; c++)
+        for (const acr_choice *c = f->choices; c->name && !fine; c++)
             if (!strcmp(c->name, json_string_value(v))) {
                 value = c->value;
                 fine = true;

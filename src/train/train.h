@@ -128,6 +128,24 @@ accrue_status acr_optim_step(acr_optim *optim, const acr_optim_args *args, accru
 /* Refuses values out of range and contradictions, by the flag's name. */
 accrue_status acr_train_options_check(const accrue_train_options *opt, accrue_error *err);
 
+/* configuration.c -------------------------------------------------------------------------- */
+
+/* Values of a flag that has names for them; the last has none. */
+typedef struct acr_choice {
+    int value;
+    const char *name;
+} acr_choice;
+extern const acr_choice acr_normalizations[], acr_tails[], acr_computes[], acr_optimizers[],
+    acr_best_metrics[];
+const char *acr_choice_name(const acr_choice *choices, int64_t value); /* or NULL */
+
+/* The options that decide a training's numbers; NULL when out of memory. */
+json_t *acr_configuration(const accrue_train_options *opt);
+/* "lr 0.001, now 0.0003; ..." where the checkpoint was saved with others, which the caller frees;
+ * else NULL. */
+accrue_status acr_configuration_changes(char **out, const json_t *ours, const char *dir,
+                                        accrue_error *err);
+
 /* epochs.c --------------------------------------------------------------------------------- */
 
 typedef struct acr_bad_row {
@@ -238,6 +256,7 @@ typedef struct acr_training_state {
     int64_t samples, best_metric;
     double best_value; /* NaN: none yet */
     bool concluded, is_best, interim;
+    const json_t *configuration; /* written; not read */
 } acr_training_state;
 
 json_t *acr_training_state_json(const acr_training_state *s);
@@ -357,6 +376,7 @@ struct accrue_run {
     accrue_train_options opt; /* strings point into `strings` */
     char **strings;
     int n_strings;
+    json_t *configuration;
     accrue_event_cb cb;
     void *payload;
     acr_setup setup;

@@ -288,6 +288,20 @@ cleanup:
     return st;
 }
 
+static accrue_status tell_changes(accrue_run *run, const char *dir, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    char *changes = NULL;
+
+    ACR_TRY(acr_configuration_changes(&changes, run->configuration, dir, err));
+    if (changes)
+        ACR_TRY(acr_notice(run, err, "%s was saved with other options: %s", dir, changes));
+
+cleanup:
+    acr_free(changes);
+    return st;
+}
+
 static accrue_status resume(accrue_run *run, const acr_resume *found, start *at, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
@@ -312,6 +326,8 @@ static accrue_status resume(accrue_run *run, const acr_resume *found, start *at,
         ACR_TRY(acr_notice(run, err, "goes on from %s: epoch %lld, micro-batch %lld, step %lld",
                            found->dir, (long long)at->epoch, (long long)run->next,
                            (long long)found->state.global_step));
+    if (run->resumed && !at->finished)
+        ACR_TRY(tell_changes(run, found->dir, err));
     if (run->resumed)
         ACR_TRY(complete_save(run, found, at->finished, err));
     if (at->finished)
