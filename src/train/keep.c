@@ -316,6 +316,15 @@ static accrue_status save_failed(accrue_run *run, accrue_status status, const ac
     return acr_notice(run, err, "not saved, training goes on: %s", why->message);
 }
 
+static accrue_status prove_loss(accrue_run *run, accrue_error *err)
+{
+    double start = acr_seconds();
+    accrue_status st = acr_prove_loss(run, run->saving_dir, err);
+
+    run->held_up += acr_seconds() - start;
+    return st;
+}
+
 accrue_status acr_run_settle(accrue_run *run, bool wait, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
@@ -329,7 +338,7 @@ accrue_status acr_run_settle(accrue_run *run, bool wait, accrue_error *err)
         run->best_value = run->saving.best_value;
         run->best_epoch = run->saving.best_epoch;
         if (run->saving_val)
-            st = acr_prove_loss(run, run->saving_dir, &why);
+            st = prove_loss(run, &why);
     }
     if (!st)
         st = acr_keep(run, &run->saving, run->saving.is_best ? run->saving.epoch : -1, &why);
