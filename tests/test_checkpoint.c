@@ -203,6 +203,8 @@ static const char *const state_keys[] = {
     "micro_batches",
     "optimizer",
     "order_fingerprint",
+    "origin",
+    "origin_epoch",
     "samples",
     "schedule_step",
     "seed",

@@ -345,6 +345,7 @@ static void test_resume_from(void **state)
 {
     char *straight = acr_sprintf("%s/from-straight", folder);
     char *other = acr_sprintf("%s/from-other", folder), *from = acr_sprintf("%s/1", made);
+    char *older = acr_sprintf("%s/0", straight);
     accrue_train_options o = options(straight);
     accrue_error e = {0};
     logbook whole = {0}, l = {0};
@@ -356,20 +357,90 @@ static void test_resume_from(void **state)
     assert_ok(accrue_train(&o, write_log, &l, &e), &e);
     assert_int_equal(l.resumed, 1);
     assert_int_equal(last_step(&l), 15);
-    shell(acr_sprintf("diff -r '%s/2' '%s/2'", straight, other));
+    /* But for where it came from. */
+    shell(acr_sprintf("diff -r -x training_state.json -x manifest.json '%s/2' '%s/2'", straight,
+                      other));
     /* Back to an older one in the same folder: what comes of it is the newer then. */
     acr_free(l.records);
     memset(&l, 0, sizeof l);
-    o.resume_from = from;
+    o.save_path = straight;
+    o.resume_from = older;
     o.max_steps = 9;
     assert_ok(accrue_train(&o, write_log, &l, &e), &e);
-    assert_chosen(other, "1", NULL);
+    assert_chosen(straight, "1", NULL);
     acr_free(l.records);
+    acr_free(older);
     acr_free(whole.records);
     drop(&o);
     acr_free(from);
     remove_folder(other);
     remove_folder(straight);
+}
+
+/* The same command with --resume-from, stopped after each window, goes on from what it has come to;
+ * also where its own checkpoints replace the one that it began from, and from a speculators one. */
+static void test_resume_from_again(void **state)
+{
+    static const char *const origins[] = {"%s/1", "%s/0", "%s/peer"};
+    char *mid = acr_sprintf("%s/mid", folder), *peer = acr_sprintf("%s/mid/peer", folder);
+
+    (void)state;
+    for (int i = 0; i < ACR_COUNT(origins); i++) {
+        char *out = acr_sprintf("%s/again%d", folder, i);
+        char *from = acr_sprintf(origins[i], i == 0 ? made : mid);
+        accrue_train_options o = options(i == 1 ? mid : out);
+        accrue_error e = {0};
+        logbook l = {.answer = ACCRUE_SAVE_AND_STOP};
+        int64_t before = 0;
+        int starts = 0;
+        if (i == 1) { /* a checkpoint in mid-epoch, which the end of the epoch replaces */
+            o.max_steps = 2;
+            assert_ok(accrue_train(&o, NULL, NULL, &e), &e);
+            o.max_steps = 0;
+        } else if (i == 2) {
+            shell(acr_sprintf("mkdir '%s' && cp '%s'/1/config.json '%s'/1/model.safetensors '%s'",
+                              peer, made, made, peer));
+        }
+        o.resume_from = from;
+        for (accrue_status st = ACCRUE_ECANCELED; st; starts++) {
+            l.events = 0;
+            l.stop_at = 6; /* behind a validation that was left */
+            st = accrue_train(&o, write_log, &l, &e);
+            if (st)
+                assert_fails(st, ACCRUE_ECANCELED, &e, NULL);
+            assert_true(last_step(&l) >= before);
+            assert_true(starts < 40);
+            before = last_step(&l);
+        }
+        assert_int_equal(before, 15);
+        assert_true(starts > 2);
+        acr_free(l.records);
+        drop(&o);
+        acr_free(from);
+        acr_free(out);
+    }
+    acr_free(mid);
+    acr_free(peer);
+}
+
+/* Another run in the same folder, of this process or another, is refused before anything is read. */
+static void test_folder_in_use(void **state)
+{
+    char *out = copy_of("used");
+    accrue_train_options o = options(out);
+    accrue_error e = {0};
+    int fd = -1;
+
+    (void)state;
+    assert_ok(acr_checkpoint_lock(&fd, out, &e), &e);
+    assert_true(fd >= 0);
+    assert_fails(accrue_train(&o, NULL, NULL, &e), ACCRUE_EINVAL, &e, out,
+                 "another run is writing there", NULL);
+    assert_same_tree(made, out);
+    close(fd);
+    assert_ok(accrue_train(&o, NULL, NULL, &e), &e);
+    drop(&o);
+    remove_folder(out);
 }
 
 /* A folder with weights and a state that is not ours. */
@@ -618,6 +689,8 @@ int main(void)
         cmocka_unit_test(test_generations),
         cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_resume_from),
+        cmocka_unit_test(test_resume_from_again),
+        cmocka_unit_test(test_folder_in_use),
         cmocka_unit_test(test_weights_only),
         cmocka_unit_test(test_resume_from_refused),
         cmocka_unit_test(test_refused_options),

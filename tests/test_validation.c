@@ -91,11 +91,38 @@ static void a26_validation_by_token_is_one_batch(void **state)
                     whole.step_loss_sum[k] / whole.step_loss_total[k]);
 }
 
+/* A model that has come apart has no validation loss; in particular none of 0. */
+static void test_no_result(void **state)
+{
+    char *out = acr_sprintf("%s/apart", folder), *val = acr_sprintf("%s/0/val_metrics.json", out);
+    char *best = acr_sprintf("%s/checkpoint_best", out);
+    accrue_train_options o = tiny_options(out);
+    accrue_error e = {0};
+    told t = {0};
+
+    (void)state;
+    o.compute = ACCRUE_F32;
+    o.window.lr = 1e30;
+    o.window.gradient_accumulation_steps = 20;
+    o.on_nonfinite = ACCRUE_POLICY_SKIP;
+    assert_ok(accrue_train(&o, tell, &t, &e), &e);
+    assert_int_equal(t.validations, 0);
+    assert_notice(&t, "epoch 1: the validation has no result");
+    assert_true(acr_is_dir(out));
+    assert_false(acr_is_file(val));
+    assert_false(acr_is_link(best));
+    forget(&t);
+    acr_free(out);
+    acr_free(val);
+    acr_free(best);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a26_validation_is_sums_over_sums),
         cmocka_unit_test(a26_validation_by_token_is_one_batch),
+        cmocka_unit_test(test_no_result),
     };
 
     return cmocka_run_group_tests(tests, make, clear);

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -195,6 +196,21 @@ cleanup:
     acr_free(dir);
     acr_free(temporary);
     return st;
+}
+
+accrue_status acr_checkpoint_lock(int *fd, const char *dir, accrue_error *err)
+{
+    bool taken = false;
+
+    *fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*fd < 0 || flock(*fd, LOCK_EX | LOCK_NB) == 0)
+        return ACCRUE_OK;
+    taken = errno == EWOULDBLOCK;
+    close(*fd);
+    *fd = -1;
+    if (taken)
+        return acr_fail(err, ACCRUE_EINVAL, "--save-path: %s: another run is writing there", dir);
+    return ACCRUE_OK;
 }
 
 accrue_status acr_checkpoint_vacant(const char *dir, accrue_error *err)

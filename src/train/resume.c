@@ -47,6 +47,8 @@ void acr_run_state(acr_training_state *out, accrue_run *run)
         .empty_windows = c.empty,
         .skipped_nonfinite = run->skipped_nonfinite,
         .generation = run->generation,
+        .origin = run->origin,
+        .origin_epoch = run->origin_epoch,
         .best_epoch = run->best_epoch,
         .superseded_epoch = run->superseded,
         .gradient_accumulation_steps = opt->window.gradient_accumulation_steps,
@@ -224,6 +226,8 @@ static accrue_status choose(acr_resume *out, candidates *all, accrue_error *err)
         out->dir = all->c[i].dir;
         out->state = all->c[i].state;
         out->generation = out->state.generation;
+        out->origin = out->state.origin;
+        out->origin_epoch = out->state.origin_epoch;
         all->c[i].dir = NULL;
     }
 
@@ -231,27 +235,102 @@ cleanup:
     return st;
 }
 
-/* --resume-from DIR.  What speculators wrote has weights, and a state that only torch reads. */
-static accrue_status ask_for(acr_resume *out, const candidates *all, const char *dir,
-                             accrue_error *err)
+static accrue_status hash_file(uint64_t *hash, const char *dir, const char *name, accrue_error *err)
 {
+    accrue_status st = ACCRUE_OK;
+    char *path = acr_sprintf("%s/%s", dir, name);
+    acr_map map = {0};
+
+    if (!path)
+        return acr_enomem(err, strlen(dir), "a path");
+    if (acr_is_file(path))
+        st = acr_map_open(&map, path, err);
+    if (!st)
+        *hash = acr_hash_bytes(map.data, map.bytes, *hash);
+    acr_map_close(&map);
+    acr_free(path);
+    return st;
+}
+
+/* Tells which checkpoint a training began from: by its manifest, or by what speculators wrote. */
+static accrue_status take_origin(acr_resume *r, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    uint64_t hash = 0;
+
+    if (!r->weights_only) {
+        ACR_TRY(hash_file(&hash, r->dir, "manifest.json", err));
+    } else {
+        ACR_TRY(hash_file(&hash, r->dir, "config.json", err));
+        ACR_TRY(hash_file(&hash, r->dir, "model.safetensors", err));
+        ACR_TRY(hash_file(&hash, r->dir, "model.safetensors.index.json", err));
+    }
+    r->origin = (int64_t)hash;
+    r->origin_epoch = r->weights_only ? -1 : r->state.epoch;
+
+cleanup:
+    return st;
+}
+
+/* Whether `newest` is what came of the very --resume-from that `asked` is about: then the same
+ * command goes on from it.  Training may have replaced the checkpoint that it began from. */
+static bool comes_of(const acr_training_state *newest, const acr_resume *asked)
+{
+    const acr_training_state *s = &asked->state;
+
+    if (!newest->origin)
+        return false;
+    return newest->origin == asked->origin ||
+           (!asked->weights_only && s->origin == newest->origin &&
+            s->generation == newest->generation && s->epoch == newest->origin_epoch);
+}
+
+/* What speculators wrote has weights, and a state that only torch reads. */
+static accrue_status open_asked(acr_resume *asked, const char *dir, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
     accrue_error why = {0};
 
-    out->dir = acr_strdup(dir);
-    if (!out->dir)
+    asked->dir = acr_strdup(dir);
+    if (!asked->dir)
         return acr_enomem(err, strlen(dir), "a path");
-    if (!holds(dir, "manifest.json") && !holds(dir, "state.safetensors") &&
+    asked->weights_only =
+        !holds(dir, "manifest.json") && !holds(dir, "state.safetensors") &&
         holds(dir, "config.json") &&
-        (holds(dir, "model.safetensors") || holds(dir, "model.safetensors.index.json"))) {
-        out->weights_only = true;
-        return ACCRUE_OK;
-    }
-    if (acr_manifest_check(dir, NULL, &why) || acr_training_state_read(&out->state, dir, &why))
-        return acr_fail(err, why.status, "Cannot resume: --resume-from %s: %s", dir, why.message);
+        (holds(dir, "model.safetensors") || holds(dir, "model.safetensors.index.json"));
+    if (!asked->weights_only &&
+        (acr_manifest_check(dir, NULL, &why) || acr_training_state_read(&asked->state, dir, &why)))
+        st = acr_fail(err, why.status, "Cannot resume: --resume-from %s: %s", dir, why.message);
+    else
+        st = take_origin(asked, err);
+    return st;
+}
+
+/* --resume-from DIR. */
+static accrue_status ask_for(acr_resume *out, candidates *all, const char *dir, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    acr_resume asked = {.generation = out->generation}, newest = {0};
+
+    ACR_TRY(open_asked(&asked, dir, err));
     /* Where save_path holds something newer, this is another run that branches off. */
-    if (!all->n || compare_places(&all->c[0].state, &out->state) <= 0)
-        out->generation = out->state.generation;
-    return ACCRUE_OK;
+    if (!asked.weights_only && (!all->n || compare_places(&all->c[0].state, &asked.state) <= 0))
+        asked.generation = asked.state.generation;
+    ACR_TRY(choose(&newest, all, err));
+    if (newest.dir && comes_of(&newest.state, &asked)) {
+        acr_resume_free(out);
+        *out = newest;
+        memset(&newest, 0, sizeof newest);
+    } else {
+        acr_resume_free(out);
+        *out = asked;
+        memset(&asked, 0, sizeof asked);
+    }
+
+cleanup:
+    acr_resume_free(&asked);
+    acr_resume_free(&newest);
+    return st;
 }
 
 accrue_status acr_resume_find(acr_resume *out, const accrue_train_options *opt, accrue_error *err)
@@ -260,6 +339,7 @@ accrue_status acr_resume_find(acr_resume *out, const accrue_train_options *opt, 
     candidates all = {0};
 
     memset(out, 0, sizeof *out);
+    out->origin_epoch = -1;
     ACR_TRY(list(&all, out, opt, err));
     out->generation = all.n ? all.c[0].state.generation + 1 : 1;
     if (opt->resume_from)

@@ -263,6 +263,7 @@ accrue_status acr_run_open(accrue_run **out, const accrue_train_options *opt, co
     run->payload = payload;
     run->started = acr_seconds();
     run->epoch = run->best_epoch = run->superseded = run->listed = -1;
+    run->origin_epoch = -1;
     run->generation = 1;
     ACR_TRY(acr_setup_open(&run->setup, opt, err));
     ACR_TRY(keep_options(run, opt, err));

@@ -45,6 +45,8 @@ static const field fields[] = {
     {.name = "skipped_nonfinite", .at = AT(skipped_nonfinite)},
     {.name = "generation", .at = AT(generation), .least = 1},
     {.name = "best_epoch", .at = AT(best_epoch), .least = -1},
+    {.name = "origin", .kind = HASH, .at = AT(origin), .optional = true},
+    {.name = "origin_epoch", .at = AT(origin_epoch), .optional = true, .least = -1},
     {.name = "superseded_epoch", .at = AT(superseded_epoch), .least = -1},
     {.name = "gradient_accumulation_steps",
      .at = AT(gradient_accumulation_steps),

@@ -254,7 +254,8 @@ typedef struct acr_training_state {
     int64_t loss_normalization, accumulation_tail, compute, optimizer;
     int64_t train_rows, data_fingerprint, order_fingerprint;
     int64_t samples, best_metric;
-    double best_value; /* NaN: none yet */
+    int64_t origin, origin_epoch; /* of the --resume-from that began this training; 0, -1: none */
+    double best_value;            /* NaN: none yet */
     bool concluded, is_best, interim;
     const json_t *configuration; /* written; not read */
 } acr_training_state;
@@ -309,6 +310,9 @@ void acr_checkpoint_remove(const char *path);
 void acr_checkpoint_clean(const char *parent);
 /* EINVAL where `dir` exists and is not empty. */
 accrue_status acr_checkpoint_vacant(const char *dir, accrue_error *err);
+/* Takes the folder for this process's run until *fd is closed; EINVAL while another run has it.  *fd is
+ * -1 where there is no folder yet, or its file system has no locks. */
+accrue_status acr_checkpoint_lock(int *fd, const char *dir, accrue_error *err);
 /* Points the link `name` in `parent` at `target`, replacing a link that is there. */
 accrue_status acr_checkpoint_link(const char *parent, const char *name, const char *target,
                                   accrue_error *err);
@@ -412,6 +416,7 @@ struct accrue_run {
     bool fingerprinted;
     uint64_t data_fingerprint;
     int64_t generation; /* which run in save_path this is, counted from 1 */
+    int64_t origin, origin_epoch;
     int64_t best_epoch; /* of those ended and saved; -1: none yet */
     double best_value;  /* its loss or acceptance */
     bool resumed;       /* for the event START */
@@ -494,7 +499,8 @@ typedef struct acr_resume {
     bool weights_only; /* `dir` is a speculators checkpoint: a beginning from its weights */
     acr_training_state state;
     int64_t generation; /* of the checkpoints to be written */
-    char **notes;       /* folders that were passed over, and why */
+    int64_t origin, origin_epoch;
+    char **notes; /* folders that were passed over, and why */
     int n_notes;
 } acr_resume;
 

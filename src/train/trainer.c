@@ -146,33 +146,47 @@ static accrue_status save_epoch(accrue_run *run, const accrue_metrics *val, bool
     return st;
 }
 
+/* Validates the epoch; *has tells whether there is a result. */
+static accrue_status validate_epoch(accrue_run *run, accrue_metrics *val, bool *has,
+                                    accrue_error *err)
+{
+    accrue_status st = accrue_run_validate(run, val, err);
+
+    *has = !st && val->loss_total > 0;
+    if (st == ACCRUE_ECANCELED && asked_to_stop(run))
+        st = stop(run, false, err);
+    else if (*has)
+        st = acr_emit(run, ACCRUE_EVENT_VALIDATION, val, NULL, err);
+    else if (!st)
+        st = acr_notice(run, err,
+                        "epoch %lld: the validation has no result, none of its micro-batches could "
+                        "be used",
+                        (long long)run->epoch + 1);
+    return st;
+}
+
 /* With --save-best only an epoch that beats all before it is kept. */
 static accrue_status end_epoch(accrue_run *run, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    const accrue_train_options *opt = &run->opt;
+    const bool validated = run->plan.val_rows > 0;
     accrue_metrics val = {0};
-    bool validated = run->plan.val_rows > 0, due = false, best = false;
+    bool has = false, due = false, best = false;
     double value = 0;
 
     ACR_TRY(acr_run_settle(run, true, err)); /* it tells which epoch is the best so far */
     if (asked_to_stop(run))
         ACR_TRY(stop(run, !validated, err));
-    if (validated) {
-        st = accrue_run_validate(run, &val, err);
-        if (st == ACCRUE_ECANCELED && asked_to_stop(run))
-            st = stop(run, false, err);
-        if (st)
-            goto cleanup;
-        ACR_TRY(acr_emit(run, ACCRUE_EVENT_VALIDATION, &val, NULL, err));
-        value = opt->best_metric == ACCRUE_BEST_LOSS ? val.loss_sum / val.loss_total
-                                                     : accrue_metrics_acceptance(&val);
-        best =
-            val.loss_total > 0 && (run->best_epoch < 0 || is_better(run, value, run->best_value));
+    if (validated)
+        ACR_TRY(validate_epoch(run, &val, &has, err));
+    if (has) {
+        value = run->opt.best_metric == ACCRUE_BEST_LOSS ? val.loss_sum / val.loss_total
+                                                         : accrue_metrics_acceptance(&val);
+        best = run->best_epoch < 0 || is_better(run, value, run->best_value);
     }
-    due = opt->save_best && validated ? best : ends_saved(run);
+    due = run->opt.save_best && validated ? best : ends_saved(run);
     if (due || run->request == ACCRUE_SAVE)
-        ACR_TRY(save_epoch(run, validated ? &val : NULL, best, value, err));
+        ACR_TRY(save_epoch(run, has ? &val : NULL, best, value, err));
 
 cleanup:
     return st;
@@ -205,6 +219,12 @@ static accrue_status make_save_path(const char *path, accrue_error *err)
     return st;
 }
 
+/* Whether the checkpoint is the one that --resume-from names, and not of this run's folder. */
+static bool is_elsewhere(const accrue_run *run, const char *dir)
+{
+    return run->opt.resume_from && strcmp(run->opt.resume_from, dir) == 0;
+}
+
 /* What the run that wrote the checkpoint may not have come to.  The best so far of a cut epoch
  * counts only where it stays cut. */
 static accrue_status complete_save(accrue_run *run, const acr_resume *from, bool finished,
@@ -214,7 +234,7 @@ static accrue_status complete_save(accrue_run *run, const acr_resume *from, bool
     char name[48];
 
     snprintf(name, sizeof name, "/%lld", (long long)s->epoch);
-    if (run->opt.resume_from || strcmp(strrchr(from->dir, '/'), name) != 0)
+    if (is_elsewhere(run, from->dir) || strcmp(strrchr(from->dir, '/'), name) != 0)
         return ACCRUE_OK;
     return acr_keep(run, s, finished && s->is_best ? s->epoch : s->best_epoch, err);
 }
@@ -306,6 +326,8 @@ static accrue_status resume(accrue_run *run, const acr_resume *found, start *at,
     for (int i = 0; i < found->n_notes; i++)
         ACR_TRY(acr_notice(run, err, "%s", found->notes[i]));
     run->generation = found->generation;
+    run->origin = found->origin;
+    run->origin_epoch = found->origin_epoch;
     if (found->dir && !found->weights_only)
         ACR_TRY(acr_run_load(run, found, err));
     *at = find_start(run, found);
@@ -346,9 +368,11 @@ accrue_status accrue_train(const accrue_train_options *given, accrue_event_cb cb
     acr_resume found = {0};
     accrue_run *run = NULL;
     start at = {0};
+    int lock = -1;
 
     ACR_TRY(acr_train_options_check(given, err));
     opt = *given;
+    ACR_TRY(acr_checkpoint_lock(&lock, opt.save_path, err));
     ACR_TRY(acr_resume_find(&found, &opt, err));
     if (found.weights_only)
         opt.from_pretrained = found.dir;
@@ -357,6 +381,8 @@ accrue_status accrue_train(const accrue_train_options *given, accrue_event_cb cb
     if (opt.dump_batch_plan)
         ACR_TRY(acr_epochs_dump(&run->epochs, opt.epochs, opt.dump_batch_plan, err));
     ACR_TRY(make_save_path(opt.save_path, err));
+    if (lock < 0)
+        ACR_TRY(acr_checkpoint_lock(&lock, opt.save_path, err));
     ACR_TRY(resume(run, &found, &at, err));
     acr_checkpoint_clean(opt.save_path);
     if (at.finished)
@@ -382,6 +408,8 @@ cleanup:
     }
     accrue_run_free(run);
     acr_resume_free(&found);
+    if (lock >= 0)
+        close(lock);
     return st;
 }
 
