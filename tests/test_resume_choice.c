@@ -377,12 +377,11 @@ static void test_resume_from(void **state)
     remove_folder(straight);
 }
 
-/* The same command with --resume-from, stopped after each window, goes on from what it has come to;
- * also where its own checkpoints replace the one that it began from, and from a speculators one. */
+/* The same command goes on from what it came to, not from --resume-from again. */
 static void test_resume_from_again(void **state)
 {
     static const char *const origins[] = {"%s/1", "%s/0", "%s/peer"};
-    char *mid = acr_sprintf("%s/mid", folder), *peer = acr_sprintf("%s/mid/peer", folder);
+    char *mid = acr_sprintf("%s/mid", folder), *peer = acr_sprintf("%s/peer", mid);
 
     (void)state;
     for (int i = 0; i < ACR_COUNT(origins); i++) {
@@ -393,23 +392,19 @@ static void test_resume_from_again(void **state)
         logbook l = {.answer = ACCRUE_SAVE_AND_STOP};
         int64_t before = 0;
         int starts = 0;
-        if (i == 1) { /* a checkpoint in mid-epoch, which the end of the epoch replaces */
-            o.max_steps = 2;
+        o.max_steps = i == 1 ? 2 : 0;
+        if (i == 1) /* a checkpoint in mid-epoch, which the end of the epoch replaces */
             assert_ok(accrue_train(&o, NULL, NULL, &e), &e);
-            o.max_steps = 0;
-        } else if (i == 2) {
-            shell(acr_sprintf("mkdir '%s' && cp '%s'/1/config.json '%s'/1/model.safetensors '%s'",
-                              peer, made, made, peer));
-        }
+        o.max_steps = 0;
+        if (i == 2)
+            shell(acr_sprintf("mkdir '%s' && cp '%s'/1/[cm]o*s* '%s'", peer, made, peer));
         o.resume_from = from;
         for (accrue_status st = ACCRUE_ECANCELED; st; starts++) {
             l.events = 0;
             l.stop_at = 6; /* behind a validation that was left */
             st = accrue_train(&o, write_log, &l, &e);
-            if (st)
-                assert_fails(st, ACCRUE_ECANCELED, &e, NULL);
+            assert_true((!st || st == ACCRUE_ECANCELED) && starts < 40);
             assert_true(last_step(&l) >= before);
-            assert_true(starts < 40);
             before = last_step(&l);
         }
         assert_int_equal(before, 15);
@@ -423,7 +418,7 @@ static void test_resume_from_again(void **state)
     acr_free(peer);
 }
 
-/* Another run in the same folder, of this process or another, is refused before anything is read. */
+/* Another run in the same folder is refused before anything is read. */
 static void test_folder_in_use(void **state)
 {
     char *out = copy_of("used");

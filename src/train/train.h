@@ -310,8 +310,8 @@ void acr_checkpoint_remove(const char *path);
 void acr_checkpoint_clean(const char *parent);
 /* EINVAL where `dir` exists and is not empty. */
 accrue_status acr_checkpoint_vacant(const char *dir, accrue_error *err);
-/* Takes the folder for this process's run until *fd is closed; EINVAL while another run has it.  *fd is
- * -1 where there is no folder yet, or its file system has no locks. */
+/* Takes the folder for one run until *fd is closed; EINVAL while another has it.  *fd is -1 where
+ * there is no folder yet, or its file system has no locks. */
 accrue_status acr_checkpoint_lock(int *fd, const char *dir, accrue_error *err);
 /* Points the link `name` in `parent` at `target`, replacing a link that is there. */
 accrue_status acr_checkpoint_link(const char *parent, const char *name, const char *target,
