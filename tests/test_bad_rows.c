@@ -319,7 +319,7 @@ static void too_many_bad_rows_stop_the_run(void **state)
     o.max_bad = 1;
     assert_fails(accrue_train(&o, NULL, NULL, &e), ACCRUE_EMISMATCH, &e, "--max-bad 1: 2 rows",
                  "row 41", "are not within", NULL);
-    assert_ok(acr_manifest_check(saved, NULL, &e), &e);
+    assert_ok(acr_manifest_check(saved, true, NULL, &e), &e);
     o.max_bad = 0;
     assert_fails(accrue_train(&o, NULL, NULL, &e), ACCRUE_EMISMATCH, &e, "--max-bad 0: 1 rows",
                  "row 40", NULL);

@@ -103,6 +103,94 @@ static void test_not_for_removal(void **state)
     acr_free(out);
 }
 
+static void expect(const char *dir, const char *test)
+{
+    shell(acr_sprintf("cd '%s' && %s", dir, test));
+}
+
+/* A checkpoint moved elsewhere, with a link in its place: the link is moved aside, what it points at
+ * stays whole. */
+static void test_link_for_a_folder(void **state)
+{
+    (void)state;
+    for (int best = 0; best < 2; best++) {
+        char *out = acr_sprintf("%s/linked%d", folder, best);
+        char *disk = acr_sprintf("%s/disk%d", folder, best);
+        accrue_train_options o = options(out);
+        accrue_error e = {0};
+        o.save_best = best;
+        o.epochs = 2;
+        o.window.lr = 1e-2; /* each epoch is better */
+        assert_ok(accrue_train(&o, NULL, NULL, &e), &e);
+        shell(acr_sprintf("mkdir '%s' && cp -r '%s/1' '%s/copy' && mv '%s/1' '%s/1'", disk, out,
+                          disk, out, disk));
+        shell(acr_sprintf("ln -s ../disk%d/1 '%s/1'", best, out));
+        o.epochs = 3;
+        assert_ok(accrue_train(&o, NULL, NULL, &e), &e);
+        expect(disk, "diff -r 1 copy");
+        expect(out, best ? "test ! -e 1 -a -h 1.aside-1 -a -d 2"
+                         : "test -d 1 -a ! -h 1 -a -h 1.aside-1 -a -d 2");
+        expect(out, "test -z \"$(ls -d .*.tmp-* 2>/dev/null)\"");
+        acr_free(out);
+        acr_free(disk);
+    }
+}
+
+/* What is not a checkpoint of this training stays, whatever it is called. */
+static void test_foreign_names(void **state)
+{
+    char *out = acr_sprintf("%s/foreign", folder);
+    accrue_train_options o = options(out);
+    accrue_error e = {0};
+    told t = {0};
+
+    (void)state;
+    o.save_best = true;
+    o.epochs = 3;
+    o.window.lr = 1e-2;
+    shell(acr_sprintf("mkdir -p '%s/.7.tmp-20/sub' '%s/.experiment.tmp-2024' '%s/epoch2_end'", out,
+                      out, out));
+    expect(out, "echo a > .experiment.tmp-2024/thesis.txt && echo b > .7.tmp-20/mine.txt && "
+                "ln -s /somewhere epoch0_backup && ln -s /x .cache.tmp-1 && "
+                "echo best > checkpoint_best && ln -s /y epoch1_end");
+    assert_ok(accrue_train(&o, tell, &t, &e), &e);
+    expect(out, "test -f .experiment.tmp-2024/thesis.txt -a -f .7.tmp-20/mine.txt -a "
+                "-d .7.tmp-20/sub -a -h epoch0_backup -a -h .cache.tmp-1");
+    expect(out, "test \"$(cat checkpoint_best.aside-1)\" = best -a -d epoch2_end.aside-1 -a "
+                "-h epoch1_end.aside-1");
+    expect(out, "test \"$(readlink checkpoint_best)\" = 2 -a \"$(readlink epoch2_end)\" = 2");
+    assert_notice(&t, "checkpoint_best: was no link to a checkpoint; it is now ");
+    forget(&t);
+
+    /* A folder of the superseded epoch's name, before a run that has nothing left to do and one that
+     * has. */
+    expect(out, "mkdir 1 && echo eval > 1/results.txt");
+    assert_ok(accrue_train(&o, NULL, NULL, &e), &e);
+    o.epochs = 4;
+    assert_ok(accrue_train(&o, NULL, NULL, &e), &e);
+    expect(out, "test -f 1/results.txt -a -d 3");
+    acr_free(out);
+}
+
+/* The last epoch is saved, due or not: a finished training has nothing left to do. */
+static void test_last_epoch(void **state)
+{
+    char *out = acr_sprintf("%s/last", folder);
+    accrue_train_options o = options(out);
+    accrue_error e = {0};
+    told t = {0};
+
+    (void)state;
+    o.checkpoint_freq = 3;
+    assert_ok(accrue_train(&o, NULL, NULL, &e), &e);
+    expect(out, "test -d 0 -a ! -d 1 -a -d 2 -a ! -d 3 -a -d 4");
+    assert_ok(accrue_train(&o, tell, &t, &e), &e);
+    assert_notice(&t, "this training is finished");
+    assert_int_equal(t.micro_batches, 0);
+    forget(&t);
+    acr_free(out);
+}
+
 static double acceptance(const char *out, int epoch)
 {
     char *path = acr_sprintf("%s/%d/val_metrics.json", out, epoch);
@@ -165,6 +253,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_keep),
         cmocka_unit_test(test_not_for_removal),
+        cmocka_unit_test(test_link_for_a_folder),
+        cmocka_unit_test(test_foreign_names),
+        cmocka_unit_test(test_last_epoch),
         cmocka_unit_test(test_best_by_acceptance),
         cmocka_unit_test(test_acceptance_of_metrics),
     };

@@ -305,7 +305,75 @@ static void test_best_not_saved(void **state)
     acr_free(best);
 }
 
+/* Only behind lr_step is the run what a checkpoint says that it is. */
+static void test_at_the_wrong_time(void **state)
+{
+    char *out = acr_sprintf("%s/wrong", folder);
+    accrue_train_options o = options(out);
+    accrue_run *run = NULL;
+    accrue_error e = {0};
+    bool stepped = false;
+
+    (void)state;
+    reset_disk();
+    assert_ok(accrue_run_open(&run, &o, NULL, NULL, &e), &e);
+    assert_ok(accrue_run_epoch(run, 0, &e), &e);
+    while (!accrue_window_at_boundary(run->window))
+        assert_ok(accrue_run_forward_backward(run, NULL, &e), &e);
+    assert_fails(accrue_run_save(run, "0", &e), ACCRUE_ESTATE, &e, "save behind lr_step", NULL);
+    assert_ok(accrue_run_clip(run, NULL, &e), &e);
+    assert_fails(accrue_run_save(run, "0", &e), ACCRUE_ESTATE, &e, "save behind lr_step", NULL);
+    assert_ok(accrue_run_step(run, &stepped, &e), &e);
+    assert_true(stepped);
+    assert_fails(accrue_run_save(run, "0", &e), ACCRUE_ESTATE, &e, "save behind lr_step", NULL);
+    accrue_run_lr_step(run);
+    assert_ok(accrue_run_save(run, "0", &e), &e);
+    accrue_run_zero_grad(run);
+    assert_ok(accrue_run_save(run, "0", &e), &e);
+    accrue_run_free(run);
+    drop(&o);
+    acr_free(out);
+}
+
 /* Proof ----------------------------------------------------------------------------------- */
+
+/* A loss that is not the one that was logged: the folder does not take its name. */
+static void test_unproven_loss(void **state)
+{
+    char *out = acr_sprintf("%s/unproven", folder), *copy = acr_sprintf("%s/proven", folder);
+    char *dir = acr_sprintf("%s/0", out);
+    accrue_train_options o = options(out);
+    accrue_metrics val;
+    accrue_run *run = NULL;
+    accrue_error e = {0};
+
+    (void)state;
+    reset_disk();
+    assert_ok(accrue_run_open(&run, &o, NULL, NULL, &e), &e);
+    assert_ok(accrue_run_epoch(run, 0, &e), &e);
+    step(run);
+    for (int k = 0; k < 2; k++) {
+        assert_ok(accrue_run_validate(run, &val, &e), &e);
+        run->val = &val;
+        assert_ok(accrue_run_save_begin(run, "0", &e), &e);
+        run->val = NULL;
+        run->proof.loss_sum += k;
+        step(run); /* it waits meanwhile */
+        if (k) {
+            assert_fails(acr_run_settle(run, true, &e), ACCRUE_EFORMAT, &e,
+                         "with the weights read back", NULL);
+            assert_same_tree(copy, dir);
+        } else {
+            assert_ok(acr_run_settle(run, true, &e), &e);
+            copy_tree(dir, copy);
+        }
+    }
+    accrue_run_free(run);
+    drop(&o);
+    acr_free(out);
+    acr_free(copy);
+    acr_free(dir);
+}
 
 /* One bit changes on the way to the disk, in any of the writes of the second checkpoint: it is
  * found, and the first one stays. */
@@ -455,7 +523,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_holds_its_moment), cmocka_unit_test(test_no_memory_for_a_copy),
         cmocka_unit_test(test_no_room_to_begin), cmocka_unit_test(test_full_for_a_while),
-        cmocka_unit_test(test_best_not_saved),   cmocka_unit_test(test_changed_on_the_way),
+        cmocka_unit_test(test_best_not_saved),   cmocka_unit_test(test_at_the_wrong_time),
+        cmocka_unit_test(test_unproven_loss),    cmocka_unit_test(test_changed_on_the_way),
         cmocka_unit_test(test_a25_files),        cmocka_unit_test(test_a25_loss),
     };
 

@@ -3,6 +3,7 @@
 
 #include "flags.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,10 +97,19 @@ static int cmd_help(int argc, char **argv)
     return cli_finish(EXIT_SUCCESS);
 }
 
+/* A closed standard stream would give its number to the next file, and that file its output. */
+static void open_streams(void)
+{
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0)
+            open("/dev/null", O_RDWR);
+}
+
 int main(int argc, char **argv)
 {
     const struct command *c = NULL;
 
+    open_streams();
     if (argc < 2) {
         print_usage(stderr);
         return EXIT_BAD_INPUT;

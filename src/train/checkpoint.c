@@ -16,13 +16,36 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+/* All that we ever put into a checkpoint's folder. */
+static bool is_ours(const char *name)
+{
+    static const char *const names[] = {
+        "config.json",      "model.safetensors",     "state.safetensors", "training_state.json",
+        "val_metrics.json", "skipped_samples.jsonl", "manifest.json"};
+
+    for (int i = 0; i < ACR_COUNT(names); i++)
+        if (strcmp(names[i], name) == 0)
+            return true;
+    return false;
+}
+
+static DIR *open_folder(const char *path) /* itself, not what a link points at */
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+
+    if (!d && fd >= 0)
+        close(fd);
+    return d;
+}
+
 void acr_checkpoint_remove(const char *path)
 {
-    DIR *d = opendir(path);
+    DIR *d = open_folder(path);
     struct dirent *entry = NULL;
 
     while (d && (entry = readdir(d)) != NULL)
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+        if (is_ours(entry->d_name))
             unlinkat(dirfd(d), entry->d_name, 0);
     if (d)
         closedir(d);
@@ -84,45 +107,77 @@ cleanup:
     return st;
 }
 
-/* Moves what has the name and is no whole checkpoint, or holds more than one, to the first free
- * name "<dir>.aside-<k>", so that only checkpoints of ours are ever replaced. */
+/* Moves what is there to the first free name "<path>.aside-<k>". */
+static accrue_status move_aside(char **aside, const char *path, accrue_error *err)
+{
+    struct stat s;
+
+    for (int k = 1; k == 1 || lstat(*aside, &s) == 0; k++) {
+        acr_free(*aside);
+        *aside = acr_sprintf("%s.aside-%d", path, k);
+        if (!*aside)
+            return acr_enomem(err, strlen(path), "a path");
+    }
+    if (rename(path, *aside) != 0)
+        return acr_fail_errno(err, errno, "cannot set aside", path);
+    return ACCRUE_OK;
+}
+
+/* Only whole checkpoints that hold nothing else are ever replaced. */
 static accrue_status set_aside(char **aside, const char *dir, accrue_error *err)
 {
     struct stat s;
     bool unlisted = false;
     accrue_error why = {0};
 
-    if (lstat(dir, &s) != 0 || (!acr_manifest_check(dir, &unlisted, &why) && !unlisted))
+    if (lstat(dir, &s) != 0)
+        return ACCRUE_OK;
+    if (!S_ISLNK(s.st_mode) && !acr_manifest_check(dir, true, &unlisted, &why) && !unlisted)
         return ACCRUE_OK;
     if (why.status == ACCRUE_ENOMEM)
         return acr_fail(err, why.status, "%s", why.message);
-    for (int k = 1; k == 1 || lstat(*aside, &s) == 0; k++) {
-        acr_free(*aside);
-        *aside = acr_sprintf("%s.aside-%d", dir, k);
-        if (!*aside)
-            return acr_enomem(err, strlen(dir), "a path");
+    return move_aside(aside, dir, err);
+}
+
+/* Without an exchange of names the old folder waits under a hidden one, from which
+ * acr_checkpoint_recover takes it back where the new one has not come to its name. */
+static accrue_status take_name_in_two(const char *temporary, const char *dir, const char *parent,
+                                      accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    char *old = acr_sprintf("%s/.%s.old-%ld", parent,
+                            strrchr(dir, '/') ? strrchr(dir, '/') + 1 : dir, (long)getpid());
+
+    if (!old)
+        return acr_enomem(err, strlen(dir), "a path");
+    if (rename(dir, old) != 0 || rename(temporary, dir) != 0) {
+        st = acr_fail_errno(err, errno, "cannot replace", dir);
+        rename(old, dir);
+        goto cleanup;
     }
-    if (rename(dir, *aside) != 0)
-        return acr_fail_errno(err, errno, "cannot set aside", dir);
-    return ACCRUE_OK;
+    ACR_TRY(acr_sync(parent, err));
+    acr_checkpoint_remove(old);
+
+cleanup:
+    acr_free(old);
+    return st;
 }
 
 /* Gives the finished folder its name. */
 static accrue_status take_name(const char *temporary, const char *dir, const char *parent,
                                accrue_error *err)
 {
-    accrue_status st = ACCRUE_OK;
     struct stat s;
 
     if (lstat(dir, &s) != 0) {
         if (rename(temporary, dir) != 0)
-            st = acr_fail_errno(err, errno, "cannot rename a checkpoint to this name", dir);
+            return acr_fail_errno(err, errno, "cannot rename a checkpoint to this name", dir);
     } else if (renameat2(AT_FDCWD, temporary, AT_FDCWD, dir, RENAME_EXCHANGE) != 0) {
-        st = acr_fail_errno(err, errno, "cannot replace", dir);
+        if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP)
+            return take_name_in_two(temporary, dir, parent, err);
+        return acr_fail_errno(err, errno, "cannot replace", dir);
     }
-    if (!st)
-        st = acr_sync(parent, err);
-    return st;
+    return acr_sync(parent, err);
 }
 
 accrue_status acr_checkpoint_name(const char *temporary, const char *dir, const char *parent,
@@ -139,42 +194,107 @@ cleanup:
     return st;
 }
 
-/* ".<name>.tmp-<digits>" */
-static bool is_temporary(const char *name)
-{
-    const char *suffix = strstr(name, ".tmp-");
+/* Hidden names ------------------------------------------------------------------------------ */
 
-    return *name == '.' && suffix && suffix > name + 1 && suffix[5] &&
-           strspn(suffix + 5, "0123456789") == strlen(suffix + 5);
+/* The name in ".<name><mark><digits>", into `out`; false for any other. */
+static bool hidden_name(char out[256], const char *entry, const char *mark)
+{
+    const char *end = strstr(entry, mark);
+    size_t digits = end ? strlen(end + strlen(mark)) : 0;
+
+    if (*entry != '.' || !end || end < entry + 2 || !digits ||
+        strspn(end + strlen(mark), "0123456789") != digits)
+        return false;
+    snprintf(out, 256, "%.*s", (int)(end - entry - 1), entry + 1);
+    return true;
 }
 
-/* Other files that happen to have such a name are somebody's. */
-static bool is_list(const char *name)
+static bool is_number(const char *name)
 {
-    static const char list[] = ".skipped_samples.jsonl.";
-
-    return strncmp(name, list, sizeof list - 1) == 0;
+    return *name && strspn(name, "0123456789") == strlen(name);
 }
 
-void acr_checkpoint_clean(const char *parent)
+/* A link of ours has the name of an epoch's folder for a target. */
+static bool is_own_link(const char *path)
+{
+    char target[64] = "";
+
+    return readlink(path, target, sizeof target - 1) > 0 && is_number(target);
+}
+
+/* Whether the hidden entry is one that a save made and left: anything else is somebody's. */
+static bool is_left_over(const char *path, const char *name)
+{
+    struct stat s;
+    DIR *d = NULL;
+    struct dirent *entry = NULL;
+    bool own = true;
+
+    if (lstat(path, &s) != 0)
+        return false;
+    if (S_ISLNK(s.st_mode))
+        return is_own_link(path) &&
+               (strncmp(name, "epoch", 5) == 0 || strcmp(name, "checkpoint_best") == 0);
+    if (S_ISREG(s.st_mode))
+        return strcmp(name, "skipped_samples.jsonl") == 0;
+    d = is_number(name) ? open_folder(path) : NULL;
+    while (d && own && (entry = readdir(d)) != NULL)
+        own = is_ours(entry->d_name) || strcmp(entry->d_name, ".") == 0 ||
+              strcmp(entry->d_name, "..") == 0;
+    if (d)
+        closedir(d);
+    return d && own;
+}
+
+/* For each entry of that mark: does what `act` does with its path and name. */
+static void each_hidden(const char *parent, const char *mark,
+                        void (*act)(const char *parent, const char *path, const char *name))
 {
     DIR *d = opendir(parent);
     struct dirent *entry = NULL;
+    char name[256];
 
     while (d && (entry = readdir(d)) != NULL) {
         char *path = NULL;
-        struct stat s;
-        if (!is_temporary(entry->d_name))
+        if (!hidden_name(name, entry->d_name, mark))
             continue;
         path = acr_sprintf("%s/%s", parent, entry->d_name);
-        if (path && lstat(path, &s) == 0 && S_ISDIR(s.st_mode))
-            acr_checkpoint_remove(path);
-        else if (path && (S_ISLNK(s.st_mode) || is_list(entry->d_name)))
-            unlink(path);
+        if (path && is_left_over(path, name))
+            act(parent, path, name);
         acr_free(path);
     }
     if (d)
         closedir(d);
+}
+
+static void remove_left_over(const char *parent, const char *path, const char *name)
+{
+    (void)parent;
+    (void)name;
+    if (unlink(path) != 0)
+        acr_checkpoint_remove(path);
+}
+
+static void take_back(const char *parent, const char *path, const char *name)
+{
+    char *dir = acr_sprintf("%s/%s", parent, name);
+    struct stat s;
+
+    if (dir && lstat(dir, &s) != 0 && !acr_manifest_check(path, false, NULL, NULL))
+        rename(path, dir);
+    else if (dir)
+        acr_checkpoint_remove(path);
+    acr_free(dir);
+}
+
+void acr_checkpoint_recover(const char *parent)
+{
+    each_hidden(parent, ".old-", take_back);
+}
+
+void acr_checkpoint_clean(const char *parent)
+{
+    each_hidden(parent, ".tmp-", remove_left_over);
 }
 
 accrue_status acr_checkpoint_discard(const char *parent, const char *name, accrue_error *err)
@@ -230,16 +350,20 @@ accrue_status acr_checkpoint_vacant(const char *dir, accrue_error *err)
 }
 
 accrue_status acr_checkpoint_link(const char *parent, const char *name, const char *target,
-                                  accrue_error *err)
+                                  char **aside, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     char *path = acr_sprintf("%s/%s", parent, name);
     char *temporary = acr_checkpoint_temporary(parent, name);
+    struct stat s;
 
+    *aside = NULL;
     if (!path || !temporary) {
         st = acr_enomem(err, strlen(name), "a path");
         goto cleanup;
     }
+    if (lstat(path, &s) == 0 && !is_own_link(path))
+        ACR_TRY(move_aside(aside, path, err));
     unlink(temporary);
     if (symlink(target, temporary) != 0 || rename(temporary, path) != 0)
         st = acr_fail_errno(err, errno, "cannot link", path);

@@ -18,17 +18,30 @@ enum { NAME = 64 };
 
 /* Links ----------------------------------------------------------------------------------- */
 
-/* Only links of this epoch are touched. */
+/* "epoch<E>_end" or "epoch<E>_step<S>", pointing at "<E>". */
+static bool is_epoch_link(int dir, const char *name, int64_t epoch)
+{
+    char prefix[2 * NAME], number[NAME], target[NAME] = "";
+    const char *rest = NULL;
+    size_t length = 0;
+
+    snprintf(number, sizeof number, "%lld", (long long)epoch);
+    snprintf(prefix, sizeof prefix, "epoch%s_", number);
+    length = strlen(prefix);
+    rest = strncmp(name, prefix, length) == 0 ? name + length : "";
+    return (strcmp(rest, "end") == 0 || (strncmp(rest, "step", 4) == 0 &&
+                                         strspn(rest + 4, "0123456789") == strlen(rest + 4))) &&
+           readlinkat(dir, name, target, sizeof target - 1) > 0 && strcmp(target, number) == 0;
+}
+
 static accrue_status unlink_epoch_links(const char *save_path, int64_t epoch, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     DIR *d = opendir(save_path);
     struct dirent *entry = NULL;
-    char prefix[NAME];
 
-    snprintf(prefix, sizeof prefix, "epoch%lld_", (long long)epoch);
     while (d && !st && (entry = readdir(d)) != NULL)
-        if (entry->d_type == DT_LNK && strncmp(entry->d_name, prefix, strlen(prefix)) == 0 &&
+        if (is_epoch_link(dirfd(d), entry->d_name, epoch) &&
             unlinkat(dirfd(d), entry->d_name, 0) != 0)
             st = acr_fail_errno(err, errno, "cannot remove the link", entry->d_name);
     if (d)
@@ -36,36 +49,49 @@ static accrue_status unlink_epoch_links(const char *save_path, int64_t epoch, ac
     return st;
 }
 
-static accrue_status link_epoch(const char *save_path, int64_t epoch, int64_t local_step,
-                                accrue_error *err)
+static accrue_status make_link(accrue_run *run, const char *name, int64_t epoch, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    char name[NAME], link[2 * NAME];
+    char target[NAME], *aside = NULL;
 
-    snprintf(name, sizeof name, "%lld", (long long)epoch);
-    if (local_step)
-        snprintf(link, sizeof link, "epoch%s_step%lld", name, (long long)local_step);
+    snprintf(target, sizeof target, "%lld", (long long)epoch);
+    ACR_TRY(acr_checkpoint_link(run->opt.save_path, name, target, &aside, err));
+    if (aside)
+        ACR_TRY(acr_notice(run, err, "%s/%s: was no link to a checkpoint; it is now %s",
+                           run->opt.save_path, name, aside));
+
+cleanup:
+    acr_free(aside);
+    return st;
+}
+
+static accrue_status link_epoch(accrue_run *run, const acr_training_state *s, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    char link[2 * NAME];
+
+    if (s->local_step)
+        snprintf(link, sizeof link, "epoch%lld_step%lld", (long long)s->epoch,
+                 (long long)s->local_step);
     else
-        snprintf(link, sizeof link, "epoch%s_end", name);
-    ACR_TRY(unlink_epoch_links(save_path, epoch, err));
-    ACR_TRY(acr_checkpoint_link(save_path, link, name, err));
+        snprintf(link, sizeof link, "epoch%lld_end", (long long)s->epoch);
+    ACR_TRY(unlink_epoch_links(run->opt.save_path, s->epoch, err));
+    ACR_TRY(make_link(run, link, s->epoch, err));
 
 cleanup:
     return st;
 }
 
 /* Where there is such a checkpoint. */
-static accrue_status link_best(const char *save_path, int64_t epoch, accrue_error *err)
+static accrue_status link_best(accrue_run *run, int64_t epoch, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    char name[NAME];
-    char *dir = acr_sprintf("%s/%lld", save_path, (long long)epoch);
+    char *dir = acr_sprintf("%s/%lld", run->opt.save_path, (long long)epoch);
 
     if (!dir)
-        return acr_enomem(err, strlen(save_path), "a path");
-    snprintf(name, sizeof name, "%lld", (long long)epoch);
+        return acr_enomem(err, strlen(run->opt.save_path), "a path");
     if (epoch >= 0 && acr_is_dir(dir))
-        st = acr_checkpoint_link(save_path, "checkpoint_best", name, err);
+        st = make_link(run, "checkpoint_best", epoch, err);
     acr_free(dir);
     return st;
 }
@@ -98,17 +124,17 @@ static int64_t best_link(const char *save_path)
     return epoch;
 }
 
-/* A whole checkpoint of this training with nothing beside it: what may be removed.  With `interim`
- * one that was made because somebody asked. */
-static bool is_own(const accrue_run *run, int64_t epoch, bool interim)
+/* A whole checkpoint of this training with nothing beside it: what may be removed. */
+static bool is_own(const accrue_run *run, int64_t epoch, bool *interim)
 {
     char *dir = acr_sprintf("%s/%lld", run->opt.save_path, (long long)epoch);
-    acr_training_state s;
+    acr_training_state s = {0};
     bool unlisted = false;
     bool own = dir && !acr_is_link(dir) && !acr_training_state_read(&s, dir, NULL) &&
-               s.generation == run->generation && s.epoch == epoch && (s.interim || !interim) &&
-               !acr_manifest_check(dir, &unlisted, NULL) && !unlisted;
+               s.generation == run->generation && s.epoch == epoch &&
+               !acr_manifest_check(dir, false, &unlisted, NULL) && !unlisted;
 
+    *interim = s.interim;
     acr_free(dir);
     return own;
 }
@@ -153,7 +179,8 @@ static accrue_status list_epochs(int64_t **out, size_t *n, const char *save_path
     return st;
 }
 
-/* --keep N: the newest N of this training, and the best. */
+/* What goes because of a save of epoch `newest`: what somebody asked for and no rule saved; with
+ * --keep N all but the newest N and the best. */
 static accrue_status rotate(const accrue_run *run, int64_t newest, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
@@ -161,14 +188,15 @@ static accrue_status rotate(const accrue_run *run, int64_t newest, accrue_error 
     int64_t *epochs = NULL, kept = 0, best = best_link(save_path);
     size_t n = 0;
 
-    if (!run->opt.keep)
-        return ACCRUE_OK;
     ACR_TRY(list_epochs(&epochs, &n, save_path, err));
     for (size_t i = 0; i < n; i++) {
-        if (epochs[i] > newest || !is_own(run, epochs[i], false))
+        bool interim = false;
+        if (epochs[i] > newest || !is_own(run, epochs[i], &interim))
             continue;
-        kept++;
-        if (kept > run->opt.keep && epochs[i] != best && epochs[i] != run->best_epoch)
+        kept += !interim;
+        if ((interim && epochs[i] != newest) ||
+            (!interim && run->opt.keep && kept > run->opt.keep && epochs[i] != best &&
+             epochs[i] != run->best_epoch))
             ACR_TRY(remove_checkpoint(save_path, epochs[i], err));
     }
 
@@ -177,37 +205,47 @@ cleanup:
     return st;
 }
 
-/* Saves that somebody asked for, and no rule, last until the next one. */
-static accrue_status remove_interim(const accrue_run *run, int64_t but, accrue_error *err)
+static accrue_status remove_superseded(const accrue_run *run, int64_t epoch, accrue_error *err)
+{
+    bool interim = false;
+
+    if (epoch < 0 || !is_own(run, epoch, &interim))
+        return ACCRUE_OK;
+    return remove_checkpoint(run->opt.save_path, epoch, err);
+}
+
+accrue_status acr_keep(accrue_run *run, const acr_training_state *s, int64_t best,
+                       accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    ACR_TRY(link_epoch(run, s, err));
+    ACR_TRY(link_best(run, best, err));
+    ACR_TRY(remove_superseded(run, s->superseded_epoch, err));
+    ACR_TRY(rotate(run, s->epoch, err));
+
+cleanup:
+    return st;
+}
+
+/* --save-best leaves the best alone, where there is one. */
+accrue_status acr_keep_best_alone(accrue_run *run, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     int64_t *epochs = NULL;
     size_t n = 0;
 
+    if (!run->opt.save_best || run->best_epoch < 0)
+        return ACCRUE_OK;
     ACR_TRY(list_epochs(&epochs, &n, run->opt.save_path, err));
-    for (size_t i = 0; i < n; i++)
-        if (epochs[i] != but && is_own(run, epochs[i], true))
+    for (size_t i = 0; i < n; i++) {
+        bool interim = false;
+        if (is_own(run, epochs[i], &interim) && interim)
             ACR_TRY(remove_checkpoint(run->opt.save_path, epochs[i], err));
+    }
 
 cleanup:
     acr_free(epochs);
-    return st;
-}
-
-accrue_status acr_keep(const accrue_run *run, const acr_training_state *s, int64_t best,
-                       accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    const char *save_path = run->opt.save_path;
-
-    ACR_TRY(link_epoch(save_path, s->epoch, s->local_step, err));
-    ACR_TRY(link_best(save_path, best, err));
-    if (s->superseded_epoch >= 0)
-        ACR_TRY(remove_checkpoint(save_path, s->superseded_epoch, err));
-    ACR_TRY(remove_interim(run, s->epoch, err));
-    ACR_TRY(rotate(run, s->epoch, err));
-
-cleanup:
     return st;
 }
 
@@ -217,17 +255,22 @@ static accrue_status check_name(const accrue_run *run, const char *name, accrue_
 {
     if (!*name || *name == '.' || strchr(name, '/'))
         return acr_fail(err, ACCRUE_EINVAL, "checkpoint \"%s\": a plain name expected", name);
-    if (acr_window_filled(run->window) && !accrue_window_at_boundary(run->window))
-        return acr_fail(err, ACCRUE_ESTATE, "%s/%s: a checkpoint in mid-window, after %lld of %lld",
-                        run->opt.save_path, name, (long long)acr_window_filled(run->window),
-                        (long long)run->window_size);
+    if (!acr_window_between(run->window))
+        return acr_fail(
+            err, ACCRUE_ESTATE,
+            "%s/%s: a checkpoint in mid-window, after %lld of %lld; save behind lr_step",
+            run->opt.save_path, name, (long long)acr_window_filled(run->window),
+            (long long)run->window_size);
     return ACCRUE_OK;
 }
 
 accrue_status accrue_run_save_begin(accrue_run *run, const char *name, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    acr_save_content content = {.state = &run->saving, .window = run->window, .val = run->val};
+    acr_save_content content = {.state = &run->saving,
+                                .window = run->window,
+                                .val = run->val,
+                                .wait = run->val && run->proof.set};
     char *skipped = NULL;
     double start = 0;
 
@@ -245,6 +288,7 @@ accrue_status accrue_run_save_begin(accrue_run *run, const char *name, accrue_er
     ACR_TRY(acr_bad_rows_list(run, err));
     ACR_TRY(acr_bad_rows_text(&skipped, &run->epochs, err));
     content.skipped = skipped;
+    run->saving_val = content.wait;
     ACR_TRY(acr_save_begin(&run->save, run->saving_dir, run->setup.model, &content, err));
     run->held_up = acr_seconds() - start;
 
@@ -316,10 +360,22 @@ static accrue_status save_failed(accrue_run *run, accrue_status status, const ac
     return acr_notice(run, err, "not saved, training goes on: %s", why->message);
 }
 
-static accrue_status prove_loss(accrue_run *run, accrue_error *err)
+/* With the files proven and waiting for their name, the loss is. */
+static void prove_waiting(accrue_run *run)
 {
     double start = acr_seconds();
-    accrue_status st = acr_prove_loss(run, run->saving_dir, err);
+    accrue_error why = {0};
+    accrue_status st = acr_prove_loss(run, acr_save_folder(run->save), &why);
+
+    acr_save_release(run->save, st, &why);
+    run->held_up += acr_seconds() - start;
+}
+
+static accrue_status keep(accrue_run *run, accrue_error *err)
+{
+    double start = acr_seconds();
+    accrue_status st =
+        acr_keep(run, &run->saving, run->saving.is_best ? run->saving.epoch : -1, err);
 
     run->held_up += acr_seconds() - start;
     return st;
@@ -331,17 +387,16 @@ accrue_status acr_run_settle(accrue_run *run, bool wait, accrue_error *err)
     acr_save_result result = {0};
     accrue_error why = {0};
 
+    if (run->save && acr_save_waits(run->save, wait))
+        prove_waiting(run);
     if (!run->save || (!wait && !acr_save_done(run->save)))
         return ACCRUE_OK;
     st = end_save(run, &result, &why);
     if (!st) {
         run->best_value = run->saving.best_value;
         run->best_epoch = run->saving.best_epoch;
-        if (run->saving_val)
-            st = prove_loss(run, &why);
+        st = keep(run, &why);
     }
-    if (!st)
-        st = acr_keep(run, &run->saving, run->saving.is_best ? run->saving.epoch : -1, &why);
     if (st) {
         st = save_failed(run, st, &why, err);
         goto cleanup;

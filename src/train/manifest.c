@@ -108,14 +108,33 @@ cleanup:
     return st;
 }
 
-static accrue_status check_file(const char *dir, const char *name, const json_t *expected,
+static accrue_status check_size(const char *dir, const char *name, const json_t *expected,
                                 accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    char *path = acr_sprintf("%s/%s", dir, name);
+    int64_t bytes = path ? acr_file_bytes(path) : 0;
+    int64_t listed = json_integer_value(json_object_get(expected, "bytes"));
+
+    if (!path)
+        return acr_enomem(err, strlen(dir), "a path");
+    if (bytes != listed)
+        st = acr_fail(err, ACCRUE_EFORMAT, "%s: %lld bytes, %lld expected", path, (long long)bytes,
+                      (long long)listed);
+    acr_free(path);
+    return st;
+}
+
+static accrue_status check_file(const char *dir, const char *name, const json_t *expected,
+                                bool contents, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     json_t *got = NULL;
 
     if (strchr(name, '/'))
         return acr_fail(err, ACCRUE_EFORMAT, "%s/" MANIFEST ": names a file \"%s\"", dir, name);
+    if (!contents)
+        return check_size(dir, name, expected, err);
     st = describe_file(&got, dir, name, err);
     if (!st && !json_equal(got, expected))
         st = acr_fail(err, ACCRUE_EFORMAT,
@@ -143,7 +162,7 @@ static bool holds_unlisted(const char *dir, const json_t *files)
     return found;
 }
 
-accrue_status acr_manifest_check(const char *dir, bool *unlisted, accrue_error *err)
+accrue_status acr_manifest_check(const char *dir, bool contents, bool *unlisted, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     json_t *manifest = NULL, *files = NULL, *expected = NULL;
@@ -161,7 +180,7 @@ accrue_status acr_manifest_check(const char *dir, bool *unlisted, accrue_error *
         }
     json_object_foreach(files, name, expected)
     {
-        ACR_TRY(check_file(dir, name, expected, err));
+        ACR_TRY(check_file(dir, name, expected, contents, err));
     }
     if (unlisted)
         *unlisted = holds_unlisted(dir, files);

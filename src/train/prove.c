@@ -129,7 +129,7 @@ accrue_status acr_prove_files(const char *dir, const acr_tensor *weights, int n_
     accrue_status st = ACCRUE_OK;
     acr_safetensors *model = NULL, *state = NULL;
 
-    ACR_TRY(acr_manifest_check(dir, NULL, err));
+    ACR_TRY(acr_manifest_check(dir, true, NULL, err));
     ACR_TRY(prove_config(dir, err));
     ACR_TRY(prove_tensors(&model, dir, "model.safetensors", weights, n_weights, err));
     ACR_TRY(prove_tensors(&state, dir, "state.safetensors", states, n_states, err));

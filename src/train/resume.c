@@ -213,28 +213,6 @@ cleanup:
     return st;
 }
 
-static accrue_status choose(acr_resume *out, candidates *all, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-
-    for (size_t i = 0; i < all->n && !out->dir; i++) {
-        accrue_error why = {0};
-        if (acr_manifest_check(all->c[i].dir, NULL, &why)) {
-            ACR_TRY(note(out, all->c[i].dir, &why, err));
-            continue;
-        }
-        out->dir = all->c[i].dir;
-        out->state = all->c[i].state;
-        out->generation = out->state.generation;
-        out->origin = out->state.origin;
-        out->origin_epoch = out->state.origin_epoch;
-        all->c[i].dir = NULL;
-    }
-
-cleanup:
-    return st;
-}
-
 static accrue_status hash_file(uint64_t *hash, const char *dir, const char *name, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
@@ -252,6 +230,29 @@ static accrue_status hash_file(uint64_t *hash, const char *dir, const char *name
     return st;
 }
 
+static accrue_status choose(acr_resume *out, candidates *all, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    for (size_t i = 0; i < all->n && !out->dir; i++) {
+        accrue_error why = {0};
+        if (acr_manifest_check(all->c[i].dir, true, NULL, &why)) {
+            ACR_TRY(note(out, all->c[i].dir, &why, err));
+            continue;
+        }
+        ACR_TRY(hash_file(&out->manifest, all->c[i].dir, "manifest.json", err));
+        out->dir = all->c[i].dir;
+        out->state = all->c[i].state;
+        out->generation = out->state.generation;
+        out->origin = out->state.origin;
+        out->origin_epoch = out->state.origin_epoch;
+        all->c[i].dir = NULL;
+    }
+
+cleanup:
+    return st;
+}
+
 /* Tells which checkpoint a training began from: by its manifest, or by what speculators wrote. */
 static accrue_status take_origin(acr_resume *r, accrue_error *err)
 {
@@ -260,6 +261,7 @@ static accrue_status take_origin(acr_resume *r, accrue_error *err)
 
     if (!r->weights_only) {
         ACR_TRY(hash_file(&hash, r->dir, "manifest.json", err));
+        r->manifest = hash;
     } else {
         ACR_TRY(hash_file(&hash, r->dir, "config.json", err));
         ACR_TRY(hash_file(&hash, r->dir, "model.safetensors", err));
@@ -298,8 +300,8 @@ static accrue_status open_asked(acr_resume *asked, const char *dir, accrue_error
         !holds(dir, "manifest.json") && !holds(dir, "state.safetensors") &&
         holds(dir, "config.json") &&
         (holds(dir, "model.safetensors") || holds(dir, "model.safetensors.index.json"));
-    if (!asked->weights_only &&
-        (acr_manifest_check(dir, NULL, &why) || acr_training_state_read(&asked->state, dir, &why)))
+    if (!asked->weights_only && (acr_manifest_check(dir, true, NULL, &why) ||
+                                 acr_training_state_read(&asked->state, dir, &why)))
         st = acr_fail(err, why.status, "Cannot resume: --resume-from %s: %s", dir, why.message);
     else
         st = take_origin(asked, err);
@@ -398,6 +400,23 @@ cleanup:
     return st;
 }
 
+/* Its files were opened one after the other: a run that is still writing there may have exchanged
+ * the folder in between. */
+static accrue_status check_unchanged(const acr_resume *from, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    uint64_t now = 0;
+
+    ACR_TRY(hash_file(&now, from->dir, "manifest.json", err));
+    if (now != from->manifest)
+        st = acr_fail(err, ACCRUE_EMISMATCH,
+                      "Cannot resume: %s: was replaced while it was read; another run writes there",
+                      from->dir);
+
+cleanup:
+    return st;
+}
+
 accrue_status acr_run_load(accrue_run *run, const acr_resume *from, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
@@ -410,6 +429,7 @@ accrue_status acr_run_load(accrue_run *run, const acr_resume *from, accrue_error
     ACR_TRY(acr_state_same_vocab(from->dir, run->setup.model, err));
     ACR_TRY(check_order(run, from, err));
     ACR_TRY(acr_state_read(from->dir, run->setup.model, run->window, err));
+    ACR_TRY(check_unchanged(from, err));
     acr_window_set_counters(run->window, &(acr_window_counters){.micro_batches = s->micro_batches,
                                                                 .global_step = s->global_step,
                                                                 .schedule_step = s->schedule_step,

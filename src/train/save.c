@@ -47,9 +47,14 @@ struct acr_save {
     void *buffer;
     int64_t bytes; /* of all files, about */
 
-    pthread_mutex_t lock; /* of the origins */
+    pthread_mutex_t lock; /* of the origins, `stage` and `verdict` */
+    pthread_cond_t changed;
     pthread_t thread;
     bool has_lock, has_thread, detached;
+    enum { WRITING, WAITING, NAMING } stage;
+    bool wait; /* in between */
+    accrue_status verdict;
+    accrue_error reason;
     atomic_bool done;
     accrue_status status;
     accrue_error error;
@@ -376,6 +381,21 @@ static accrue_status sync_files(const acr_save *s, json_t *files, accrue_error *
     return st;
 }
 
+/* The loss is proven by the training thread. */
+static accrue_status wait_for_verdict(acr_save *s, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    pthread_mutex_lock(&s->lock);
+    s->stage = s->wait ? WAITING : NAMING;
+    pthread_cond_broadcast(&s->changed);
+    while (s->stage == WAITING)
+        pthread_cond_wait(&s->changed, &s->lock);
+    st = s->verdict;
+    pthread_mutex_unlock(&s->lock);
+    return st ? acr_fail(err, st, "%s", s->reason.message) : ACCRUE_OK;
+}
+
 /* The disk writes what it has been given while the files are read back. */
 static accrue_status write_checkpoint(acr_save *s, accrue_error *err)
 {
@@ -390,6 +410,7 @@ static accrue_status write_checkpoint(acr_save *s, accrue_error *err)
         ACR_TRY(acr_prove_files(s->temporary, s->weights.t, s->weights.n, s->states.t, s->states.n,
                                 err));
     ACR_TRY(sync_files(s, files, err));
+    ACR_TRY(wait_for_verdict(s, err));
     ACR_TRY(acr_checkpoint_name(s->temporary, s->dir, s->parent, s->whole, &s->result.aside, err));
 
 cleanup:
@@ -408,7 +429,10 @@ static void *run(void *arg)
     s->status = write_checkpoint(s, &s->error);
     s->result.seconds = acr_seconds() - start;
     s->result.bytes = s->bytes;
+    pthread_mutex_lock(&s->lock);
     atomic_store(&s->done, true);
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
     return NULL;
 }
 
@@ -421,12 +445,29 @@ static void start(acr_save *s)
     pthread_sigmask(SIG_SETMASK, &all, &before);
     s->has_thread = pthread_create(&s->thread, NULL, run, s) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!s->has_thread)
+    if (!s->has_thread) {
+        s->wait = false;
         run(s);
+    }
+}
+
+void acr_save_release(acr_save *s, accrue_status verdict, const accrue_error *why)
+{
+    pthread_mutex_lock(&s->lock);
+    s->wait = false;
+    if (s->stage == WAITING) {
+        s->verdict = verdict;
+        if (why)
+            s->reason = *why;
+        s->stage = NAMING;
+        pthread_cond_broadcast(&s->changed);
+    }
+    pthread_mutex_unlock(&s->lock);
 }
 
 static void join(acr_save *s)
 {
+    acr_save_release(s, ACCRUE_OK, NULL);
     if (s->has_thread)
         pthread_join(s->thread, NULL);
     s->has_thread = false;
@@ -442,8 +483,10 @@ static void tensor_file_free(tensor_file *f)
 
 static void save_free(acr_save *s)
 {
-    if (s->has_lock)
+    if (s->has_lock) {
+        pthread_cond_destroy(&s->changed);
         pthread_mutex_destroy(&s->lock);
+    }
     for (int i = 0; i < s->n_origins; i++)
         acr_free(s->origins[i].copy);
     for (int i = 0; i < s->n_texts; i++)
@@ -480,11 +523,12 @@ accrue_status acr_save_begin(acr_save **out, const char *dir, acr_model *m,
     if (c->skipped)
         ACR_TRY(take_text(s, "skipped_samples.jsonl", acr_strdup(c->skipped), err));
     ACR_TRY(take_arrays(s, m, c->window, err));
-    if (pthread_mutex_init(&s->lock, NULL) != 0) {
+    if (pthread_mutex_init(&s->lock, NULL) != 0 || pthread_cond_init(&s->changed, NULL) != 0) {
         st = acr_enomem(err, sizeof *s, "a checkpoint's lock");
         goto cleanup;
     }
     s->has_lock = true;
+    s->wait = c->wait;
     start(s);
     *out = s;
     s = NULL;
@@ -498,6 +542,23 @@ cleanup:
 bool acr_save_done(const acr_save *s)
 {
     return atomic_load(&s->done);
+}
+
+bool acr_save_waits(acr_save *s, bool wait)
+{
+    bool waits = false;
+
+    pthread_mutex_lock(&s->lock);
+    while (wait && s->stage == WRITING && !acr_save_done(s))
+        pthread_cond_wait(&s->changed, &s->lock);
+    waits = s->stage == WAITING;
+    pthread_mutex_unlock(&s->lock);
+    return waits;
+}
+
+const char *acr_save_folder(const acr_save *s)
+{
+    return s->temporary;
 }
 
 static void copy_origin(int64_t i, void *ctx)

@@ -61,6 +61,8 @@ typedef struct acr_window_counters {
     int64_t micro_batches, global_step, schedule_step, empty;
 } acr_window_counters;
 
+/* Whether no window is open: none was begun since the last one took its step and its lr_step. */
+bool acr_window_between(const accrue_window *window);
 acr_window_counters acr_window_get_counters(const accrue_window *window);
 /* Of a window in which no micro-batch was counted yet. */
 void acr_window_set_counters(accrue_window *window, const acr_window_counters *counters);
@@ -238,9 +240,9 @@ void acr_setup_free(acr_setup *s);
 json_t *acr_manifest_entry(int64_t bytes, uint64_t hash);
 /* Lists the folder's other files (names to entries); the last file of a checkpoint. */
 accrue_status acr_manifest_write(const char *dir, json_t *files, accrue_error *err);
-/* OK where the folder is a whole checkpoint, byte for byte; `unlisted` (may be NULL) tells whether
- * it holds anything else beside. */
-accrue_status acr_manifest_check(const char *dir, bool *unlisted, accrue_error *err);
+/* OK where the folder is a whole checkpoint: its files' sizes, and with `contents` every byte;
+ * `unlisted` (may be NULL) tells whether it holds anything else beside. */
+accrue_status acr_manifest_check(const char *dir, bool contents, bool *unlisted, accrue_error *err);
 
 /* state.c ---------------------------------------------------------------------------------- */
 
@@ -304,8 +306,10 @@ accrue_status acr_checkpoint_name(const char *temporary, const char *dir, const 
 accrue_status acr_checkpoint_discard(const char *parent, const char *name, accrue_error *err);
 /* Makes the folders above `path`. */
 accrue_status acr_checkpoint_parents(const char *path, accrue_error *err);
-/* Removes a folder of plain files; what cannot be removed is left. */
+/* Removes a checkpoint's folder; what is in it and not ours is left, and so is the folder then. */
 void acr_checkpoint_remove(const char *path);
+/* Gives folders their names back that a killed save had taken away, to replace them. */
+void acr_checkpoint_recover(const char *parent);
 /* Removes what saves that were killed left in `parent` under temporary names. */
 void acr_checkpoint_clean(const char *parent);
 /* EINVAL where `dir` exists and is not empty. */
@@ -313,9 +317,10 @@ accrue_status acr_checkpoint_vacant(const char *dir, accrue_error *err);
 /* Takes the folder for one run until *fd is closed; EINVAL while another has it.  *fd is -1 where
  * there is no folder yet, or its file system has no locks. */
 accrue_status acr_checkpoint_lock(int *fd, const char *dir, accrue_error *err);
-/* Points the link `name` in `parent` at `target`, replacing a link that is there. */
+/* Points the link `name` in `parent` at `target`, replacing such a link.  Anything else of that name
+ * is moved to the one in *aside, which the caller frees; else NULL. */
 accrue_status acr_checkpoint_link(const char *parent, const char *name, const char *target,
-                                  accrue_error *err);
+                                  char **aside, accrue_error *err);
 
 /* save.c ----------------------------------------------------------------------------------- */
 
@@ -324,6 +329,7 @@ typedef struct acr_save_content {
     const accrue_window *window;
     const accrue_metrics *val; /* NULL: no val_metrics.json */
     const char *skipped;       /* of skipped_samples.jsonl; NULL: no bad rows */
+    bool wait;                 /* before the folder takes its name, until acr_save_release */
 } acr_save_content;
 
 typedef struct acr_save_result {
@@ -339,6 +345,11 @@ typedef struct acr_save acr_save;
 accrue_status acr_save_begin(acr_save **out, const char *dir, acr_model *m,
                              const acr_save_content *c, accrue_error *err);
 bool acr_save_done(const acr_save *s);
+/* Whether it waits for acr_save_release; with `wait`, once it is there or over. */
+bool acr_save_waits(acr_save *s, bool wait);
+const char *acr_save_folder(const acr_save *s); /* while it waits */
+/* Lets it take its name, or, with a status, give up with that and the message. */
+void acr_save_release(acr_save *s, accrue_status verdict, const accrue_error *why);
 /* Takes copies of the arrays that are yet to be written: they may change after it. */
 void acr_save_detach(acr_save *s);
 /* Waits, frees, and returns what became of it. */
@@ -427,7 +438,7 @@ struct accrue_run {
     acr_training_state saving; /* what the latest save holds; its best is the run's when settled */
     int64_t saving_next;       /* micro-batch to run when it was begun */
     char *saving_dir;
-    bool saving_val;           /* validated just before */
+    bool saving_val;           /* it waits for its loss to be proven */
     acr_save *save;            /* under way, or NULL */
     acr_save_result saved;     /* for the event CHECKPOINT */
     double held_up;            /* seconds that it took from training */
@@ -485,8 +496,10 @@ accrue_status acr_prove_loss(accrue_run *run, const char *dir, accrue_error *err
 
 /* After a save: the epoch's link, the link to the best (`best` < 0: stays as it is), folders that
  * go. */
-accrue_status acr_keep(const accrue_run *run, const acr_training_state *s, int64_t best,
+accrue_status acr_keep(accrue_run *run, const acr_training_state *s, int64_t best,
                        accrue_error *err);
+/* With --save-best, removes what was saved on request, at the end of training. */
+accrue_status acr_keep_best_alone(accrue_run *run, accrue_error *err);
 /* Does what follows the save under way once it is written, which `wait` waits for.  A failure is
  * an error or a notice, as --on-save-error says. */
 accrue_status acr_run_settle(accrue_run *run, bool wait, accrue_error *err);
@@ -500,7 +513,8 @@ typedef struct acr_resume {
     acr_training_state state;
     int64_t generation; /* of the checkpoints to be written */
     int64_t origin, origin_epoch;
-    char **notes; /* folders that were passed over, and why */
+    uint64_t manifest; /* XXH3 of its text */
+    char **notes;      /* folders that were passed over, and why */
     int n_notes;
 } acr_resume;
 

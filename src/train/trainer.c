@@ -12,12 +12,12 @@ static bool at_max_steps(const accrue_run *run)
 }
 
 /* Whether the rules, --save-best aside, have this epoch saved at its end: the first, every
- * checkpoint_freq-th, and the one that --max-steps cuts short. */
+ * checkpoint_freq-th, the last, and the one that --max-steps cuts short. */
 static bool ends_saved(const accrue_run *run)
 {
     const double freq = run->opt.checkpoint_freq;
 
-    return freq < 1 || run->epoch == 0 || at_max_steps(run) ||
+    return freq < 1 || run->epoch == 0 || run->epoch + 1 == run->opt.epochs || at_max_steps(run) ||
            (run->epoch + 1) % (int64_t)freq == 0;
 }
 
@@ -34,7 +34,6 @@ static accrue_status save(accrue_run *run, const accrue_metrics *val, bool concl
     run->concluded = concluded;
     run->interim = run->opt.save_best ? !run->is_best : !ends_saved(run);
     st = accrue_run_save_begin(run, name, err);
-    run->saving_val = val && run->proof.set;
     run->val = NULL;
     run->concluded = false;
     run->saved_micro_batches = accrue_window_micro_batches(run->window);
@@ -174,11 +173,13 @@ static accrue_status end_epoch(accrue_run *run, accrue_error *err)
     bool has = false, due = false, best = false;
     double value = 0;
 
-    ACR_TRY(acr_run_settle(run, true, err)); /* it tells which epoch is the best so far */
+    if (run->save && run->saving_val) /* its proof is of the validation before */
+        ACR_TRY(acr_run_settle(run, true, err));
     if (asked_to_stop(run))
         ACR_TRY(stop(run, !validated, err));
     if (validated)
         ACR_TRY(validate_epoch(run, &val, &has, err));
+    ACR_TRY(acr_run_settle(run, true, err)); /* it tells which epoch is the best so far */
     if (has) {
         value = run->opt.best_metric == ACCRUE_BEST_LOSS ? val.loss_sum / val.loss_total
                                                          : accrue_metrics_acceptance(&val);
@@ -260,6 +261,8 @@ static accrue_status finish(accrue_run *run, accrue_error *err)
     if (run->save_status)
         st = acr_fail(err, run->save_status, "the last checkpoint was not saved: %s",
                       run->save_error.message);
+    else
+        st = acr_keep_best_alone(run, err);
 
 cleanup:
     return st;
@@ -373,6 +376,8 @@ accrue_status accrue_train(const accrue_train_options *given, accrue_event_cb cb
     ACR_TRY(acr_train_options_check(given, err));
     opt = *given;
     ACR_TRY(acr_checkpoint_lock(&lock, opt.save_path, err));
+    if (lock >= 0)
+        acr_checkpoint_recover(opt.save_path);
     ACR_TRY(acr_resume_find(&found, &opt, err));
     if (found.weights_only)
         opt.from_pretrained = found.dir;

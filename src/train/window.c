@@ -576,6 +576,13 @@ void accrue_window_zero_grad(accrue_window *w)
 
 /* Queries --------------------------------------------------------------------------------- */
 
+bool acr_window_between(const accrue_window *w)
+{
+    if (!acr_window_filled(w))
+        return true;
+    return w->closed && (!w->has_gradient || (w->stepped && w->lr_stepped));
+}
+
 bool accrue_window_at_boundary(const accrue_window *w)
 {
     return w->closed;
