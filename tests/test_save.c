@@ -101,7 +101,7 @@ static accrue_train_options options(const char *out)
     o.window.optimizer = ACCRUE_MUON;
     o.window.lr = 1e-2;
     o.window.gradient_accumulation_steps = 3;
-    o.batch_plan = short_plan(folder);
+    o.batch_plan = short_plan(folder, 9);
     return o;
 }
 
