@@ -399,16 +399,20 @@ cleanup:
     return st;
 }
 
-static void *run(void *arg)
+static void run(acr_save *s)
 {
-    acr_save *s = arg;
     double start = acr_seconds();
 
-    acr_parallel_alone(); /* the cores are training's */
     s->status = write_checkpoint(s, &s->error);
     s->result.seconds = acr_seconds() - start;
     s->result.bytes = s->bytes;
     atomic_store(&s->done, true);
+}
+
+static void *run_thread(void *arg)
+{
+    acr_parallel_alone(); /* the cores are training's */
+    run(arg);
     return NULL;
 }
 
@@ -419,7 +423,7 @@ static void start(acr_save *s)
 
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    s->has_thread = pthread_create(&s->thread, NULL, run, s) == 0;
+    s->has_thread = pthread_create(&s->thread, NULL, run_thread, s) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!s->has_thread)
         run(s);
