@@ -325,14 +325,13 @@ accrue_status acr_run_settle(accrue_run *run, bool wait, accrue_error *err)
     if (!run->save || (!wait && !acr_save_done(run->save)))
         return ACCRUE_OK;
     st = end_save(run, &result, &why);
+    if (!st && run->saving_val)
+        st = acr_prove_loss(run, run->saving_dir, &why);
     if (!st) {
         run->best_value = run->saving.best_value;
         run->best_epoch = run->saving.best_epoch;
-        if (run->saving_val)
-            st = acr_prove_loss(run, run->saving_dir, &why);
-    }
-    if (!st)
         st = acr_keep(run, &run->saving, run->saving.is_best ? run->saving.epoch : -1, &why);
+    }
     if (st) {
         st = save_failed(run, st, &why, err);
         goto cleanup;
