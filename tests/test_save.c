@@ -16,6 +16,7 @@ static struct {
     atomic_int hold_at; /* this write waits, until `release`; 0: none */
     bool released;
     atomic_int fail_from, fail_until; /* writes that find no room */
+    atomic_int halve;                 /* the write of which half fits */
     atomic_int spoil;                 /* the write whose bytes arrive changed */
     atomic_llong room;                /* bytes free; -1: as many as there are */
 } disk = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .room = -1};
@@ -30,7 +31,8 @@ static void release(void)
 
 static void reset_disk(void)
 {
-    disk.writes = disk.hold_at = disk.fail_from = disk.fail_until = disk.spoil = 0;
+    disk.writes = disk.hold_at = disk.fail_from = disk.fail_until = 0;
+    disk.halve = disk.spoil = 0;
     disk.room = -1;
     disk.released = false;
 }
@@ -58,7 +60,7 @@ ssize_t write(int fd, const void *bytes, size_t n)
         acr_free(other);
         return done;
     }
-    return syscall(SYS_write, fd, bytes, n);
+    return syscall(SYS_write, fd, bytes, k == disk.halve ? n / 2 : n);
 }
 
 int statvfs(const char *restrict path, struct statvfs *restrict s)
@@ -206,6 +208,92 @@ static void test_no_memory_for_a_copy(void **state)
     acr_free(poor);
 }
 
+/* The first two tasks wait for each other. */
+static void meet(int64_t i, void *ctx)
+{
+    pthread_barrier_t *both = ctx;
+
+    if (i < 2)
+        pthread_barrier_wait(both);
+}
+
+/* A system that gives no thread: the save is written at once, and the work of training is spread
+ * over threads as before. */
+static void test_no_thread(void **state)
+{
+    char *plain = acr_sprintf("%s/thread", folder), *alone = acr_sprintf("%s/alone", folder);
+    accrue_train_options o = options(plain);
+    accrue_error e = {0};
+    pthread_attr_t before, huge;
+    pthread_barrier_t both;
+
+    (void)state;
+    assert_int_equal(pthread_getattr_default_np(&before), 0);
+    assert_int_equal(pthread_attr_init(&huge), 0);
+    assert_int_equal(pthread_attr_setstacksize(&huge, SIZE_MAX / 4 & ~(size_t)0xffff), 0);
+    assert_int_equal(pthread_barrier_init(&both, NULL, 2), 0);
+    acr_parallel(2, meet, &both); /* a worker is there */
+    for (int k = 0; k < 2; k++) {
+        accrue_run *run = NULL;
+        o.save_path = k ? alone : plain;
+        assert_ok(accrue_run_open(&run, &o, NULL, NULL, &e), &e);
+        assert_ok(accrue_run_epoch(run, 0, &e), &e);
+        step(run);
+        reset_disk();
+        if (k)
+            assert_int_equal(pthread_setattr_default_np(&huge), 0);
+        assert_ok(accrue_run_save_begin(run, "0", &e), &e);
+        assert_int_equal(pthread_setattr_default_np(&before), 0);
+        if (k)
+            assert_true(acr_save_done(run->save));
+        alarm(120); /* where nobody else comes */
+        acr_parallel(2, meet, &both);
+        alarm(0);
+        step(run);
+        assert_ok(accrue_run_save_wait(run, &e), &e);
+        accrue_run_free(run);
+    }
+    assert_same_tree(plain, alone);
+    pthread_barrier_destroy(&both);
+    pthread_attr_destroy(&before);
+    pthread_attr_destroy(&huge);
+    drop(&o);
+    acr_free(plain);
+    acr_free(alone);
+}
+
+/* A run that is freed, or stepped and freed, while its save is held up: the save is whole. */
+static void test_freed_while_saving(void **state)
+{
+    char *plain = acr_sprintf("%s/waited", folder), *freed = acr_sprintf("%s/freed", folder);
+    accrue_train_options o = options(plain);
+    accrue_error e = {0};
+
+    (void)state;
+    for (int k = 0; k < 3; k++) {
+        accrue_run *run = NULL;
+        pthread_t later;
+        o.save_path = k ? freed : plain;
+        assert_ok(accrue_run_open(&run, &o, NULL, NULL, &e), &e);
+        assert_ok(accrue_run_epoch(run, 0, &e), &e);
+        step(run);
+        reset_disk();
+        disk.hold_at = k ? 3 : 0;
+        assert_ok(accrue_run_save_begin(run, "0", &e), &e);
+        assert_int_equal(pthread_create(&later, NULL, release_soon, NULL), 0);
+        if (k == 2)
+            step(run);
+        accrue_run_free(run);
+        pthread_join(later, NULL);
+        if (k)
+            assert_same_tree(plain, freed);
+        remove_tree(k ? freed : "/nonexistent");
+    }
+    drop(&o);
+    acr_free(plain);
+    acr_free(freed);
+}
+
 /* No room --------------------------------------------------------------------------------- */
 
 static void test_no_room_to_begin(void **state)
@@ -303,6 +391,48 @@ static void test_best_not_saved(void **state)
     drop(&o);
     acr_free(out);
     acr_free(best);
+}
+
+static void leave_out(accrue_run *run, int64_t row)
+{
+    accrue_fault f = {.kind = ACCRUE_FAULT_NONFINITE, .row = row, .count = 1};
+    accrue_error e = {0};
+
+    snprintf(f.file, sizeof f.file, "hs_%lld.safetensors", (long long)row);
+    snprintf(f.message, sizeof f.message, "row %lld is bad", (long long)row);
+    assert_ok(acr_epochs_leave_out(&run->epochs, &f, 0, &e), &e);
+}
+
+/* Half a line fits on the disk: the list stays as it was, and is whole once there is room. */
+static void test_list_without_room(void **state)
+{
+    char *out = acr_sprintf("%s/list", folder);
+    char *list = acr_sprintf("%s/skipped_samples.jsonl", out);
+    accrue_train_options o = options(out);
+    accrue_run *run = NULL;
+    accrue_error e = {0};
+
+    (void)state;
+    o.on_bad = ACCRUE_POLICY_SKIP;
+    o.max_bad = 10;
+    assert_ok(accrue_run_open(&run, &o, NULL, NULL, &e), &e);
+    leave_out(run, 1);
+    assert_ok(acr_bad_rows_list(run, &e), &e);
+    shell(acr_sprintf("cp '%s' '%s/before.jsonl'", list, folder));
+    leave_out(run, 2);
+    reset_disk();
+    disk.halve = 1;
+    disk.fail_from = 2;
+    disk.fail_until = 3;
+    assert_fails(acr_bad_rows_list(run, &e), ACCRUE_ENOSPACE, &e, list, "cannot write", NULL);
+    shell(acr_sprintf("cmp '%s' '%s/before.jsonl'", list, folder));
+    assert_ok(acr_bad_rows_list(run, &e), &e);
+    assert_int_equal(run->listed, 2);
+    shell(acr_sprintf("grep -c '^{\"row\":[12],.*}$' '%s' | grep -qx 2", list));
+    accrue_run_free(run);
+    drop(&o);
+    acr_free(list);
+    acr_free(out);
 }
 
 /* Proof ----------------------------------------------------------------------------------- */
@@ -450,13 +580,63 @@ static void test_a25_loss(void **state)
     }
 }
 
+/* All that is behind the header of the file. */
+static void fill_tensors(const char *path, int byte)
+{
+    acr_map map = {0};
+    uint64_t header = 0;
+    char *bytes = NULL;
+    size_t n = 0;
+
+    assert_int_equal(acr_map_open(&map, path, NULL), ACCRUE_OK);
+    n = map.bytes;
+    bytes = acr_malloc(n);
+    assert_non_null(bytes);
+    memcpy(bytes, map.data, n);
+    acr_map_close(&map);
+    memcpy(&header, bytes, sizeof header);
+    memset(bytes + 8 + header, byte, n - 8 - header);
+    write_bytes(path, bytes, n);
+    acr_free(bytes);
+}
+
+/* A loss that is not even a number says which proof it was, and training can go on. */
+static void test_proof_not_finite(void **state)
+{
+    char *out = acr_sprintf("%s/nan", folder), *dir = acr_sprintf("%s/0", out);
+    char *path = acr_sprintf("%s/state.safetensors", dir);
+    accrue_train_options o = options(out);
+    accrue_metrics val;
+    accrue_run *run = NULL;
+    accrue_error e = {0};
+
+    (void)state;
+    reset_disk();
+    assert_ok(accrue_run_open(&run, &o, NULL, NULL, &e), &e);
+    assert_ok(accrue_run_epoch(run, 0, &e), &e);
+    step(run);
+    assert_ok(accrue_run_validate(run, &val, &e), &e);
+    assert_ok(accrue_run_save(run, "0", &e), &e);
+    fill_tensors(path, 0xff);
+    assert_fails(acr_prove_loss(run, dir, &e), ACCRUE_ENUMERIC, &e, dir, "of epoch 1",
+                 "with the weights read back: the loss is NaN", NULL);
+    step(run);
+    accrue_run_free(run);
+    drop(&o);
+    acr_free(path);
+    acr_free(dir);
+    acr_free(out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_holds_its_moment), cmocka_unit_test(test_no_memory_for_a_copy),
-        cmocka_unit_test(test_no_room_to_begin), cmocka_unit_test(test_full_for_a_while),
-        cmocka_unit_test(test_best_not_saved),   cmocka_unit_test(test_changed_on_the_way),
-        cmocka_unit_test(test_a25_files),        cmocka_unit_test(test_a25_loss),
+        cmocka_unit_test(test_holds_its_moment),  cmocka_unit_test(test_no_memory_for_a_copy),
+        cmocka_unit_test(test_no_room_to_begin),  cmocka_unit_test(test_full_for_a_while),
+        cmocka_unit_test(test_best_not_saved),    cmocka_unit_test(test_changed_on_the_way),
+        cmocka_unit_test(test_a25_files),         cmocka_unit_test(test_a25_loss),
+        cmocka_unit_test(test_no_thread),         cmocka_unit_test(test_freed_while_saving),
+        cmocka_unit_test(test_list_without_room), cmocka_unit_test(test_proof_not_finite),
     };
 
     return cmocka_run_group_tests(tests, make, clear);

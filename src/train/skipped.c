@@ -188,21 +188,22 @@ cleanup:
     return st;
 }
 
+/* All of it or nothing: a line cut short would spoil the next one. */
 static accrue_status append_list(const char *path, const text *t, accrue_error *err)
 {
-    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    accrue_status st = ACCRUE_OK;
+    accrue_status st = ACCRUE_OK, closed = ACCRUE_OK;
+    acr_output o = {.path = path, .expected = t->used};
+    off_t before = 0;
 
-    if (fd < 0)
-        return acr_fail_errno(err, errno, "cannot open", path);
-    for (size_t at = 0; at < t->used && !st;) {
-        ssize_t k = write(fd, t->s + at, t->used - at);
-        if (k <= 0 && errno != EINTR)
-            st = acr_fail_errno(err, k < 0 ? errno : ENOSPC, "cannot write", path);
-        at += k > 0 ? (size_t)k : 0;
-    }
-    close(fd);
-    return st;
+    o.fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    if (o.fd < 0 || (before = lseek(o.fd, 0, SEEK_END)) < 0)
+        st = acr_fail_errno(err, errno, "cannot open", path);
+    if (!st)
+        st = acr_output_write(&o, t->s, t->used, err);
+    if (st && o.fd >= 0)
+        (void)!ftruncate(o.fd, before);
+    closed = acr_output_close(&o, st ? NULL : err);
+    return st ? st : closed;
 }
 
 accrue_status acr_bad_rows_list(accrue_run *run, accrue_error *err)
