@@ -398,12 +398,13 @@ static void leave_out(accrue_run *run, int64_t row)
     accrue_fault f = {.kind = ACCRUE_FAULT_NONFINITE, .row = row, .count = 1};
     accrue_error e = {0};
 
-    snprintf(f.file, sizeof f.file, "hs_%lld.safetensors", (long long)row);
-    snprintf(f.message, sizeof f.message, "row %lld is bad", (long long)row);
+    snprintf(f.file, sizeof f.file, "d\377/hs_%lld.safetensors", (long long)row);
+    snprintf(f.message, sizeof f.message, "row %lld: d\377 is bad", (long long)row);
     assert_ok(acr_epochs_leave_out(&run->epochs, &f, 0, &e), &e);
 }
 
-/* Half a line fits on the disk: the list stays as it was, and is whole once there is room. */
+/* Half a line fits on the disk: the list stays as it was, and is whole once there is room.  What
+ * JSON cannot hold of a path is no reason to fail. */
 static void test_list_without_room(void **state)
 {
     char *out = acr_sprintf("%s/list", folder);
@@ -428,7 +429,8 @@ static void test_list_without_room(void **state)
     shell(acr_sprintf("cmp '%s' '%s/before.jsonl'", list, folder));
     assert_ok(acr_bad_rows_list(run, &e), &e);
     assert_int_equal(run->listed, 2);
-    shell(acr_sprintf("grep -c '^{\"row\":[12],.*}$' '%s' | grep -qx 2", list));
+    shell(
+        acr_sprintf("grep -c '^{\"row\":[12],.*d?/hs_.*: d? is bad.*}$' '%s' | grep -qx 2", list));
     accrue_run_free(run);
     drop(&o);
     acr_free(list);

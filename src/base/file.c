@@ -195,6 +195,21 @@ cleanup:
     return st;
 }
 
+json_t *acr_json_string(const char *s)
+{
+    json_t *string = json_string(s);
+    char *ascii = string ? NULL : acr_strdup(s);
+
+    if (!ascii)
+        return string;
+    for (char *c = ascii; *c; c++)
+        if ((unsigned char)*c >= 128)
+            *c = '?';
+    string = json_string(ascii);
+    acr_free(ascii);
+    return string;
+}
+
 /* jansson prints every real with one precision; 17 digits are always enough, 15 read better. */
 char *acr_json_text(const json_t *value)
 {

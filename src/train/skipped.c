@@ -96,10 +96,10 @@ typedef struct text {
 
 static accrue_status add_line(text *t, const acr_bad_row *b, accrue_error *err)
 {
-    json_t *row =
-        json_pack("{s:I, s:s, s:s, s:s, s:o}", "row", (json_int_t)b->row, "kind",
-                  accrue_fault_name(b->kind), "file", b->file, "message", b->message, "epoch",
-                  b->epoch < 0 ? json_null() : json_integer((json_int_t)b->epoch));
+    json_t *row = json_pack("{s:I, s:s, s:o, s:o, s:o}", "row", (json_int_t)b->row, "kind",
+                            accrue_fault_name(b->kind), "file", acr_json_string(b->file), "message",
+                            acr_json_string(b->message), "epoch",
+                            b->epoch < 0 ? json_null() : json_integer((json_int_t)b->epoch));
     char *line = row ? json_dumps(row, JSON_COMPACT) : NULL;
     size_t n = line ? strlen(line) : 0;
 

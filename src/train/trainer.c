@@ -214,7 +214,7 @@ static accrue_status complete_save(accrue_run *run, const acr_resume *from, bool
                                    accrue_error *err)
 {
     const acr_training_state *s = &from->state;
-    const char *slash = strrchr(from->dir, '/');
+    const char *slash = from->dir ? strrchr(from->dir, '/') : NULL;
     char name[48];
 
     snprintf(name, sizeof name, "/%lld", (long long)s->epoch);
