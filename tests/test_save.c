@@ -126,18 +126,16 @@ static void step(accrue_run *run)
 
 /* A save that waits at its k-th write until two more steps are taken holds what was there before
  * them, wherever it waits. */
-static void test_holds_its_moment(void **state)
+static void hold_everywhere(accrue_train_options *o, int stride)
 {
     char *plain = acr_sprintf("%s/moment", folder), *held = acr_sprintf("%s/held", folder);
-    accrue_train_options o = options(plain);
     accrue_error e = {0};
     int writes = 0;
 
-    (void)state;
-    for (int k = 0; k <= writes; k++) {
+    for (int k = 0; k <= writes; k += k ? stride : 1) {
         accrue_run *run = NULL;
-        o.save_path = k ? held : plain;
-        assert_ok(accrue_run_open(&run, &o, NULL, NULL, &e), &e);
+        o->save_path = k ? held : plain;
+        assert_ok(accrue_run_open(&run, o, NULL, NULL, &e), &e);
         assert_ok(accrue_run_epoch(run, 0, &e), &e);
         step(run);
         reset_disk();
@@ -157,9 +155,25 @@ static void test_holds_its_moment(void **state)
         remove_tree(k ? held : "/nonexistent");
     }
     assert_in_range(writes, 40, 400);
-    drop(&o);
+    remove_tree(plain);
     acr_free(plain);
     acr_free(held);
+}
+
+/* Also with copies in bf16, which a step makes anew, and with an embedding that is trained. */
+static void test_holds_its_moment(void **state)
+{
+    accrue_train_options o = options(NULL);
+
+    (void)state;
+    hold_everywhere(&o, 1);
+    o.compute = ACCRUE_BF16;
+    o.window.optimizer = ACCRUE_ADAMW;
+    o.embed_requires_grad = true;
+    hold_everywhere(&o, 5);
+    o.compute = ACCRUE_F64;
+    hold_everywhere(&o, 5);
+    drop(&o);
 }
 
 static void *release_soon(void *arg)
