@@ -509,14 +509,16 @@ static accrue_status check_shape_flags(const accrue_train_options *opt, acr_arch
 /* config.json names the verifier's folder, and JSON is UTF-8. */
 static accrue_status check_name(const char *verifier, accrue_error *err)
 {
+    accrue_status st = ACCRUE_OK;
     json_t *name = json_string(verifier);
 
+    if (!name)
+        st = acr_fail(
+            err, ACCRUE_EINVAL,
+            "--verifier-name-or-path: %s is not UTF-8, as its name in config.json has to be",
+            verifier);
     json_decref(name);
-    if (name)
-        return ACCRUE_OK;
-    return acr_fail(
-        err, ACCRUE_EINVAL,
-        "--verifier-name-or-path: %s is not UTF-8, as its name in config.json has to be", verifier);
+    return st;
 }
 
 accrue_status acr_config_create(acr_config *out, const accrue_train_options *opt,
