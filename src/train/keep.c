@@ -8,7 +8,6 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +16,14 @@
 enum { NAME = 64 };
 
 /* Links ----------------------------------------------------------------------------------- */
+
+/* Not every file system tells so in its entries. */
+static bool is_link_in(DIR *d, const char *name)
+{
+    char byte = 0;
+
+    return readlinkat(dirfd(d), name, &byte, 1) >= 0;
+}
 
 /* Only links of this epoch are touched. */
 static accrue_status unlink_epoch_links(const char *save_path, int64_t epoch, accrue_error *err)
@@ -28,7 +35,7 @@ static accrue_status unlink_epoch_links(const char *save_path, int64_t epoch, ac
 
     snprintf(prefix, sizeof prefix, "epoch%lld_", (long long)epoch);
     while (d && !st && (entry = readdir(d)) != NULL)
-        if (entry->d_type == DT_LNK && strncmp(entry->d_name, prefix, strlen(prefix)) == 0 &&
+        if (strncmp(entry->d_name, prefix, strlen(prefix)) == 0 && is_link_in(d, entry->d_name) &&
             unlinkat(dirfd(d), entry->d_name, 0) != 0)
             st = acr_fail_errno(err, errno, "cannot remove the link", entry->d_name);
     if (d)
