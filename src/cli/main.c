@@ -3,7 +3,6 @@
 
 #include "flags.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static int cmd_help(int argc, char **argv);

@@ -2,9 +2,6 @@
  * the rules of when a checkpoint is written, which are the Python trainer's. */
 #include "train/train.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
