@@ -130,6 +130,7 @@ static accrue_train_options short_options(const char *out)
     o.window.scheduler = ACCRUE_SCHEDULE_LINEAR;
     o.window.lr = 1e-2;
     o.window.gradient_accumulation_steps = 2;
+    o.check_bytes = 0; /* which opens every file of the data set */
     o.batch_plan = short_plan(folder, 5);
     return o;
 }

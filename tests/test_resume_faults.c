@@ -141,6 +141,7 @@ static accrue_train_options options(const char *save_path)
     o.compute = ACCRUE_F32;
     o.window.gradient_accumulation_steps = 2;
     o.keep = 1; /* an older one goes */
+    o.check_bytes = 0; /* which opens every file of the data set */
     o.batch_plan = short_plan(folder, 5);
     return o;
 }
