@@ -1,6 +1,6 @@
 /* Saves in the background: what they hold while training changes it, what they do without room, and
  * the proof that what is on the disk is what was meant. */
-#include "resume_test.h"
+#include "bad_rows_test.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -18,6 +18,7 @@ static struct {
     atomic_int fail_from, fail_until; /* writes that find no room */
     atomic_int halve;                 /* the write of which half fits */
     atomic_int spoil;                 /* the write whose bytes arrive changed */
+    atomic_bool no_list;              /* there is none for the list of bad rows */
     atomic_llong room;                /* bytes free; -1: as many as there are */
 } disk = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .room = -1};
 
@@ -33,8 +34,18 @@ static void reset_disk(void)
 {
     disk.writes = disk.hold_at = disk.fail_from = disk.fail_until = 0;
     disk.halve = disk.spoil = 0;
+    disk.no_list = false;
     disk.room = -1;
     disk.released = false;
+}
+
+static bool is_list(int fd)
+{
+    char link[40], path[1024] = "";
+
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    return readlink(link, path, sizeof path - 1) > 0 &&
+           strstr(path, "/unlisted/skipped_samples.jsonl");
 }
 
 ssize_t write(int fd, const void *bytes, size_t n)
@@ -47,7 +58,8 @@ ssize_t write(int fd, const void *bytes, size_t n)
             pthread_cond_wait(&disk.changed, &disk.lock);
         pthread_mutex_unlock(&disk.lock);
     }
-    if (disk.fail_from && k >= disk.fail_from && k < disk.fail_until) {
+    if ((disk.fail_from && k >= disk.fail_from && k < disk.fail_until) ||
+        (disk.no_list && is_list(fd))) {
         errno = ENOSPC;
         return -1;
     }
@@ -451,6 +463,37 @@ static void test_list_without_room(void **state)
     acr_free(out);
 }
 
+/* With --on-save-error continue no list ends a run; with stop it does. */
+static void test_no_room_for_list(void **state)
+{
+    char *out = acr_sprintf("%s/unlisted", folder), *data = copy_data(folder, "data");
+    accrue_train_options o = options(out);
+    accrue_error e = {0};
+    told t = {0};
+
+    (void)state;
+    spoil_states(data, 4);
+    reset_disk();
+    o.data_path = data;
+    o.check_bytes = 0; /* found in training */
+    o.on_bad = ACCRUE_POLICY_SKIP;
+    o.max_bad = 3;
+    disk.no_list = true;
+    assert_fails(accrue_train(&o, NULL, NULL, &e), ACCRUE_ENOSPACE, &e, out,
+                 "skipped_samples.jsonl: cannot write", NULL);
+    o.on_save_error = ACCRUE_POLICY_SKIP;
+    assert_ok(accrue_train(&o, tell, &t, &e), &e);
+    assert_notice(&t, "rows left out are not listed, training goes on: ");
+    assert_int_equal(t.n_saved, 2);
+    shell(acr_sprintf("cd '%s' && [ ! -s skipped_samples.jsonl ] && "
+                      "grep -q '\"row\":4' 1/skipped_samples.jsonl",
+                      out));
+    forget(&t);
+    drop(&o);
+    acr_free(out);
+    acr_free(data);
+}
+
 /* Proof ----------------------------------------------------------------------------------- */
 
 /* One bit changes on the way to the disk, in any of the writes of the second checkpoint: it is
@@ -542,7 +585,7 @@ static void test_a25_files(void **state)
     proven = acr_sprintf("%s/1", out);
     assert_ok(accrue_train(&o, NULL, NULL, &e), &e);
     assert_ok(prove_after("true", &e), &e);
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+    for (int i = 0; i < ACR_COUNT(keys); i++) {
         char *rename_key = acr_sprintf("sed -i 's/\"%s\"/\"x%s\"/' config.json", keys[i], keys[i]);
         assert_fails(prove_after(rename_key, &e), ACCRUE_EFORMAT, &e, "config.json: no \"", keys[i],
                      "which vLLM needs", NULL);
@@ -596,31 +639,10 @@ static void test_a25_loss(void **state)
     }
 }
 
-/* All that is behind the header of the file. */
-static void fill_tensors(const char *path, int byte)
-{
-    acr_map map = {0};
-    uint64_t header = 0;
-    char *bytes = NULL;
-    size_t n = 0;
-
-    assert_int_equal(acr_map_open(&map, path, NULL), ACCRUE_OK);
-    n = map.bytes;
-    bytes = acr_malloc(n);
-    assert_non_null(bytes);
-    memcpy(bytes, map.data, n);
-    acr_map_close(&map);
-    memcpy(&header, bytes, sizeof header);
-    memset(bytes + 8 + header, byte, n - 8 - header);
-    write_bytes(path, bytes, n);
-    acr_free(bytes);
-}
-
 /* A loss that is not even a number says which proof it was, and training can go on. */
 static void test_proof_not_finite(void **state)
 {
     char *out = acr_sprintf("%s/nan", folder), *dir = acr_sprintf("%s/0", out);
-    char *path = acr_sprintf("%s/state.safetensors", dir);
     accrue_train_options o = options(out);
     accrue_metrics val;
     accrue_run *run = NULL;
@@ -633,13 +655,15 @@ static void test_proof_not_finite(void **state)
     step(run);
     assert_ok(accrue_run_validate(run, &val, &e), &e);
     assert_ok(accrue_run_save(run, "0", &e), &e);
-    fill_tensors(path, 0xff);
+    shell(acr_sprintf("cd '%s' && f=state.safetensors && n=$(($(od -An -t u8 -N8 $f) + 8)) && "
+                      "rest=$(($(stat -c %%s $f) - n)) && head -c $n $f >nan && "
+                      "head -c $rest /dev/zero | tr '\\0' '\\377' >>nan && mv nan $f",
+                      dir));
     assert_fails(acr_prove_loss(run, dir, &e), ACCRUE_ENUMERIC, &e, dir, "of epoch 1",
                  "with the weights read back: the loss is NaN", NULL);
     step(run);
     accrue_run_free(run);
     drop(&o);
-    acr_free(path);
     acr_free(dir);
     acr_free(out);
 }
@@ -652,7 +676,8 @@ int main(void)
         cmocka_unit_test(test_best_not_saved),    cmocka_unit_test(test_changed_on_the_way),
         cmocka_unit_test(test_a25_files),         cmocka_unit_test(test_a25_loss),
         cmocka_unit_test(test_no_thread),         cmocka_unit_test(test_freed_while_saving),
-        cmocka_unit_test(test_list_without_room), cmocka_unit_test(test_proof_not_finite),
+        cmocka_unit_test(test_list_without_room), cmocka_unit_test(test_no_room_for_list),
+        cmocka_unit_test(test_proof_not_finite),
     };
 
     return cmocka_run_group_tests(tests, make, clear);

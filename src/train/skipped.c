@@ -30,7 +30,7 @@ void acr_bad_rows_free(acr_epochs *e)
 static accrue_status add(acr_epochs *e, const accrue_fault *f, int64_t epoch, accrue_error *err)
 {
     acr_bad_row b = {.row = f->row, .epoch = epoch, .kind = f->kind};
-    acr_bad_row *more = e->left_out;
+    acr_bad_row *more = NULL;
 
     if (e->n_bad == e->bad_capacity) {
         e->bad_capacity = e->bad_capacity ? 2 * e->bad_capacity : 16;
@@ -206,7 +206,7 @@ static accrue_status append_list(const char *path, const text *t, accrue_error *
     return st ? st : closed;
 }
 
-accrue_status acr_bad_rows_list(accrue_run *run, accrue_error *err)
+static accrue_status list_bad_rows(accrue_run *run, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     const acr_epochs *e = &run->epochs;
@@ -229,6 +229,18 @@ cleanup:
     acr_free(t.s);
     acr_free(path);
     return st;
+}
+
+/* What is not listed now is listed the next time. */
+accrue_status acr_bad_rows_list(accrue_run *run, accrue_error *err)
+{
+    accrue_error why = {0};
+    accrue_status st = list_bad_rows(run, &why);
+
+    if (st && st != ACCRUE_ENOMEM && run->opt.on_save_error == ACCRUE_POLICY_SKIP)
+        return acr_notice(run, err, "rows left out are not listed, training goes on: %s",
+                          why.message);
+    return st ? acr_fail(err, st, "%s", why.message) : st;
 }
 
 static accrue_fault_kind kind_of(const char *name)

@@ -185,7 +185,8 @@ void acr_bad_rows_free(acr_epochs *e);
 accrue_status acr_bad_rows_text(char **out, const acr_epochs *e, accrue_error *err);
 /* Leaves out what the checkpoint's list has. */
 accrue_status acr_bad_rows_read(acr_epochs *e, const char *dir, accrue_error *err);
-/* Makes the list in save_path what the run knows: whole at first, then what is new is appended. */
+/* Makes the list in save_path what the run knows: whole at first, then what is new is appended.
+ * --on-save-error says what a list without room is. */
 accrue_status acr_bad_rows_list(accrue_run *run, accrue_error *err);
 /* One notice for the i-th bad row, up to a number of them. */
 accrue_status acr_bad_row_told(accrue_run *run, int64_t i, accrue_error *err);
