@@ -140,7 +140,7 @@ static accrue_train_options options(const char *save_path)
     o.checkpoint_freq = 0.5; /* in mid-epoch too, so that a checkpoint is replaced */
     o.compute = ACCRUE_F32;
     o.window.gradient_accumulation_steps = 2;
-    o.keep = 1; /* an older one goes */
+    o.keep = 1;        /* an older one goes */
     o.check_bytes = 0; /* which opens every file of the data set */
     o.batch_plan = short_plan(folder, 5);
     return o;
