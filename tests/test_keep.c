@@ -108,8 +108,8 @@ static void expect(const char *dir, const char *test)
     shell(acr_sprintf("cd '%s' && %s", dir, test));
 }
 
-/* A checkpoint moved elsewhere, with a link in its place: the link is moved aside, what it points at
- * stays whole. */
+/* A checkpoint moved elsewhere, with a link in its place: the link is moved aside, and what it
+ * points at stays whole. */
 static void test_link_for_a_folder(void **state)
 {
     (void)state;
@@ -162,8 +162,7 @@ static void test_foreign_names(void **state)
     assert_notice(&t, "checkpoint_best: was no link to a checkpoint; it is now ");
     forget(&t);
 
-    /* A folder of the superseded epoch's name, before a run that has nothing left to do and one that
-     * has. */
+    /* A folder of the superseded epoch's name, before a run with nothing left to do and another. */
     expect(out, "mkdir 1 && echo eval > 1/results.txt");
     assert_ok(accrue_train(&o, NULL, NULL, &e), &e);
     o.epochs = 4;

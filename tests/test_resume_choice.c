@@ -16,7 +16,7 @@ static accrue_train_options options(const char *out)
     o.accumulation_tail = ACCRUE_TAIL_STEP;
     o.scheduler_total_steps = 15;
     o.window.gradient_accumulation_steps = 2;
-    o.batch_plan = short_plan(folder);
+    o.batch_plan = short_plan(folder, 9);
     return o;
 }
 

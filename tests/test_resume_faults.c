@@ -2,10 +2,10 @@
  * resumed, and ends with the bits of a run that never failed.
  *
  * The calls are defined here and reach the kernel by syscall(), so that each of them is seen. */
+#define FSYNC
 #include "resume_test.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdatomic.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -67,7 +67,7 @@ int fsync(int fd)
 {
     bool failed = point();
 
-    return result(failed, failed ? 0 : syscall(SYS_fsync, fd));
+    return result(failed, failed ? 0 : sync_nothing(fd));
 }
 
 int rename(const char *from, const char *to)
@@ -145,8 +145,9 @@ static accrue_train_options options(const char *save_path)
     o.checkpoint_freq = 0.5; /* in mid-epoch too, so that a checkpoint is replaced */
     o.compute = ACCRUE_F32;
     o.window.gradient_accumulation_steps = 2;
-    o.keep = 1; /* an older one goes */
-    o.batch_plan = short_plan(folder);
+    o.keep = 1;        /* an older one goes */
+    o.check_bytes = 0; /* which opens every file of the data set */
+    o.batch_plan = short_plan(folder, 5);
     return o;
 }
 
@@ -231,28 +232,28 @@ static void at_every_call(fault f)
     acr_free((void *)(uintptr_t)o.batch_plan);
 }
 
-static void test_dies_before(void **state)
+static void a14_killed_before_every_call(void **state)
 {
     (void)state;
     at_every_call(DIE_BEFORE);
 }
 
 /* In the middle of a write, with half of it done. */
-static void test_dies_halfway(void **state)
+static void a14_killed_within_every_write(void **state)
 {
     (void)state;
     at_every_call(DIE_HALFWAY);
 }
 
 /* ENOSPC after half a write, EIO elsewhere. */
-static void test_fails(void **state)
+static void a15_every_call_fails(void **state)
 {
     (void)state;
     at_every_call(FAIL);
 }
 
 /* Where two names cannot be exchanged an older checkpoint is replaced in two steps. */
-static void test_dies_without_exchange(void **state)
+static void a14_without_exchange_of_names(void **state)
 {
     (void)state;
     no_exchange = true;
@@ -267,10 +268,10 @@ static void test_dies_without_exchange(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dies_before),
-        cmocka_unit_test(test_dies_halfway),
-        cmocka_unit_test(test_fails),
-        cmocka_unit_test(test_dies_without_exchange),
+        cmocka_unit_test(a14_killed_before_every_call),
+        cmocka_unit_test(a14_killed_within_every_write),
+        cmocka_unit_test(a15_every_call_fails),
+        cmocka_unit_test(a14_without_exchange_of_names),
     };
 
     return cmocka_run_group_tests(tests, make, clear);

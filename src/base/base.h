@@ -100,6 +100,8 @@ double acr_seconds(void); /* monotonic */
 accrue_status acr_json_load(json_t **out, const char *path, size_t max_bytes, accrue_error *err);
 accrue_status acr_json_parse(json_t **out, const char *text, size_t bytes, const char *name,
                              accrue_error *err);
+/* A string for people to read: where it is not UTF-8, with '?' for what is not ASCII. */
+json_t *acr_json_string(const char *s); /* NULL when out of memory */
 /* Indent 2, sorted keys, shortest numbers that read back equal, final newline. */
 char *acr_json_text(const json_t *value); /* acr_free; NULL when out of memory */
 

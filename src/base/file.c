@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -193,6 +192,21 @@ accrue_status acr_json_load(json_t **out, const char *path, size_t max_bytes, ac
 cleanup:
     acr_map_close(&map);
     return st;
+}
+
+json_t *acr_json_string(const char *s)
+{
+    json_t *string = json_string(s);
+    char *ascii = string ? NULL : acr_strdup(s);
+
+    if (!ascii)
+        return string;
+    for (char *c = ascii; *c; c++)
+        if ((unsigned char)*c >= 128)
+            *c = '?';
+    string = json_string(ascii);
+    acr_free(ascii);
+    return string;
 }
 
 /* jansson prints every real with one precision; 17 digits are always enough, 15 read better. */

@@ -48,7 +48,7 @@ figure format_duration(double seconds); /* 1:02:03 */
 figure format_short(double x);          /* five figures, for people */
 figure format_exact(double x);          /* the shortest that reads back equal; "null" for NaN */
 
-double ratio(double sum, double total);          /* 0 where total is */
+double ratio(double sum, double total); /* 0 where total is */
 
 /* Tables ---------------------------------------------------------------------------------- */
 

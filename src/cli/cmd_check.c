@@ -40,19 +40,36 @@ static json_t *place(int64_t at)
     return at < 0 ? json_null() : json_integer(at);
 }
 
+/* JSON is UTF-8; of a string that is not, '?' stands for what is not ASCII. */
+static json_t *text_json(const char *s)
+{
+    json_t *string = json_string(s);
+    char *ascii = NULL;
+
+    if (string)
+        return string;
+    ascii = copy_text(s);
+    for (char *c = ascii; *c; c++)
+        if ((unsigned char)*c >= 128)
+            *c = '?';
+    string = json_string(ascii);
+    free(ascii);
+    return string;
+}
+
 static json_t *text_or_null(const char *s)
 {
-    return *s ? json_string(s) : json_null();
+    return *s ? text_json(s) : json_null();
 }
 
 static json_t *fault_json(const accrue_fault *f)
 {
-    return json_pack("{s:s, s:b, s:o, s:s, s:o, s:o, s:o, s:I, s:o, s:o, s:s}", "kind",
+    return json_pack("{s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:o}", "kind",
                      accrue_fault_name(f->kind), "notice", (int)f->notice, "row", place(f->row),
-                     "file", f->file, "token", place(f->token), "slot", place(f->slot), "element",
-                     place(f->element), "count", (json_int_t)f->count, "found",
+                     "file", text_json(f->file), "token", place(f->token), "slot", place(f->slot),
+                     "element", place(f->element), "count", (json_int_t)f->count, "found",
                      text_or_null(f->found), "expected", text_or_null(f->expected), "message",
-                     f->message);
+                     text_json(f->message));
 }
 
 static void keep_fault(checking *c, const accrue_fault *f)
@@ -162,9 +179,9 @@ static void print_table(const checking *c, const accrue_check_report *r)
 static int print_json(checking *c, const accrue_check_report *r)
 {
     json_t *root = json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:O}", "data_path", c->o->dirs[0],
-        "rows", (json_int_t)r->rows, "bad_rows", (json_int_t)r->bad_rows, "tokens",
-        (json_int_t)r->tokens, "supervised_tokens", (json_int_t)r->supervised_tokens,
+        "{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:O}", "data_path",
+        text_json(c->o->dirs[0]), "rows", (json_int_t)r->rows, "bad_rows", (json_int_t)r->bad_rows,
+        "tokens", (json_int_t)r->tokens, "supervised_tokens", (json_int_t)r->supervised_tokens,
         "rows_without_supervision", (json_int_t)r->unsupervised_rows, "files", (json_int_t)r->files,
         "bytes", (json_int_t)r->bytes, "seconds", r->seconds, "n_faults", (json_int_t)r->faults,
         "n_notices", (json_int_t)r->notices, "faults", c->list);

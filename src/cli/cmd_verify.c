@@ -4,7 +4,6 @@
 #include "flags.h"
 
 #include <jansson.h>
-#include <math.h>
 #include <stdlib.h>
 
 static const char *normalization_name(const cli_options *o)

@@ -32,10 +32,11 @@ static void print_list(FILE *out, const char *value)
 static bool print_string(FILE *out, const char *text)
 {
     char *quoted = config_quote(text);
+    bool fine = quoted;
 
-    fputs(quoted ? quoted : "null", out);
+    fputs(fine ? quoted : "null", out);
     free(quoted);
-    return quoted;
+    return fine;
 }
 
 static void print_value(FILE *out, const flag *f, const char *value)

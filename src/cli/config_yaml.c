@@ -274,9 +274,10 @@ static bool is_word(const char *text)
 static bool is_utf8(const char *text)
 {
     json_t *string = json_string(text);
+    bool fine = string;
 
     json_decref(string);
-    return string;
+    return fine;
 }
 
 static int append(void *into, unsigned char *data, size_t bytes)

@@ -4,7 +4,6 @@
 #include "flags.h"
 
 #include <fcntl.h>
-#include <stdlib.h>
 #include <string.h>
 
 static int cmd_help(int argc, char **argv);

@@ -10,7 +10,6 @@
 #include "cli.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

@@ -506,17 +506,33 @@ static accrue_status check_shape_flags(const accrue_train_options *opt, acr_arch
     return ACCRUE_OK;
 }
 
+/* config.json names the verifier's folder, and JSON is UTF-8. */
+static accrue_status check_name(const char *verifier, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    json_t *name = json_string(verifier);
+
+    if (!name)
+        st = acr_fail(
+            err, ACCRUE_EINVAL,
+            "--verifier-name-or-path: %s is not UTF-8, as its name in config.json has to be",
+            verifier);
+    json_decref(name);
+    return st;
+}
+
 accrue_status acr_config_create(acr_config *out, const accrue_train_options *opt,
                                 const json_t *verifier, int64_t draft_vocab_size, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     int n_layers = opt->num_layers ? opt->num_layers : 1;
     acr_arch arch = ACR_ARCH_LLAMA;
-    int ids[ACR_MAX_AUX];
+    int ids[ACR_MAX_AUX] = {0};
     int n_ids = 0;
     json_t *decoder = NULL, *layer_ids = NULL, *config = NULL;
 
     memset(out, 0, sizeof *out);
+    ACR_TRY(check_name(opt->verifier, err));
     ACR_TRY(check_shape_flags(opt, &arch, n_layers, err));
     ACR_TRY(acr_target_layer_ids(ids, &n_ids, opt, verifier, err));
     if (opt->draft_config)

@@ -217,15 +217,20 @@ accrue_status acr_prove_loss(accrue_run *run, const char *dir, accrue_error *err
     const acr_proof *proof = &run->proof;
     exchange *e = acr_calloc((size_t)m->n_params, sizeof *e);
     accrue_metrics again = {0};
+    accrue_error why = {0};
     bool read = false;
 
     if (!e)
         return acr_enomem(err, (size_t)m->n_params * sizeof *e, "a proof");
     ACR_TRY(read_params(e, m, dir, err));
     swap_arrays(m, e);
-    st = acr_run_prove(&again, &read, run, err);
+    st = acr_run_prove(&again, &read, run, &why);
     swap_arrays(m, e);
-    if (!st && read && memcmp(&again.loss_sum, &proof->loss_sum, sizeof again.loss_sum) != 0)
+    if (st)
+        acr_fail(err, st,
+                 "%s: validation micro-batch %lld of epoch %lld with the weights read back: %s",
+                 dir, (long long)proof->index, (long long)proof->epoch + 1, why.message);
+    else if (read && again.loss_sum != proof->loss_sum)
         st = acr_fail(err, ACCRUE_EFORMAT,
                       "%s: validation micro-batch %lld of epoch %lld has a loss of %.17g with the "
                       "weights read back, %.17g when it was validated",

@@ -420,12 +420,10 @@ cleanup:
     return st;
 }
 
-static void *run(void *arg)
+static void run(acr_save *s)
 {
-    acr_save *s = arg;
     double start = acr_seconds();
 
-    acr_parallel_alone(); /* the cores are training's */
     s->status = write_checkpoint(s, &s->error);
     s->result.seconds = acr_seconds() - start;
     s->result.bytes = s->bytes;
@@ -433,6 +431,12 @@ static void *run(void *arg)
     atomic_store(&s->done, true);
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
+}
+
+static void *run_thread(void *arg)
+{
+    acr_parallel_alone(); /* the cores are training's */
+    run(arg);
     return NULL;
 }
 
@@ -443,7 +447,7 @@ static void start(acr_save *s)
 
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    s->has_thread = pthread_create(&s->thread, NULL, run, s) == 0;
+    s->has_thread = pthread_create(&s->thread, NULL, run_thread, s) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!s->has_thread) {
         s->wait = false;

@@ -30,7 +30,7 @@ void acr_bad_rows_free(acr_epochs *e)
 static accrue_status add(acr_epochs *e, const accrue_fault *f, int64_t epoch, accrue_error *err)
 {
     acr_bad_row b = {.row = f->row, .epoch = epoch, .kind = f->kind};
-    acr_bad_row *more = e->left_out;
+    acr_bad_row *more = NULL;
 
     if (e->n_bad == e->bad_capacity) {
         e->bad_capacity = e->bad_capacity ? 2 * e->bad_capacity : 16;
@@ -96,10 +96,10 @@ typedef struct text {
 
 static accrue_status add_line(text *t, const acr_bad_row *b, accrue_error *err)
 {
-    json_t *row =
-        json_pack("{s:I, s:s, s:s, s:s, s:o}", "row", (json_int_t)b->row, "kind",
-                  accrue_fault_name(b->kind), "file", b->file, "message", b->message, "epoch",
-                  b->epoch < 0 ? json_null() : json_integer((json_int_t)b->epoch));
+    json_t *row = json_pack("{s:I, s:s, s:o, s:o, s:o}", "row", (json_int_t)b->row, "kind",
+                            accrue_fault_name(b->kind), "file", acr_json_string(b->file), "message",
+                            acr_json_string(b->message), "epoch",
+                            b->epoch < 0 ? json_null() : json_integer((json_int_t)b->epoch));
     char *line = row ? json_dumps(row, JSON_COMPACT) : NULL;
     size_t n = line ? strlen(line) : 0;
 
@@ -188,24 +188,25 @@ cleanup:
     return st;
 }
 
+/* All of it or nothing: a line cut short would spoil the next one. */
 static accrue_status append_list(const char *path, const text *t, accrue_error *err)
 {
-    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    accrue_status st = ACCRUE_OK;
+    accrue_status st = ACCRUE_OK, closed = ACCRUE_OK;
+    acr_output o = {.path = path, .expected = t->used};
+    off_t before = 0;
 
-    if (fd < 0)
-        return acr_fail_errno(err, errno, "cannot open", path);
-    for (size_t at = 0; at < t->used && !st;) {
-        ssize_t k = write(fd, t->s + at, t->used - at);
-        if (k <= 0 && errno != EINTR)
-            st = acr_fail_errno(err, k < 0 ? errno : ENOSPC, "cannot write", path);
-        at += k > 0 ? (size_t)k : 0;
-    }
-    close(fd);
-    return st;
+    o.fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    if (o.fd < 0 || (before = lseek(o.fd, 0, SEEK_END)) < 0)
+        st = acr_fail_errno(err, errno, "cannot open", path);
+    if (!st)
+        st = acr_output_write(&o, t->s, t->used, err);
+    if (st && o.fd >= 0)
+        (void)!ftruncate(o.fd, before);
+    closed = acr_output_close(&o, st ? NULL : err);
+    return st ? st : closed;
 }
 
-accrue_status acr_bad_rows_list(accrue_run *run, accrue_error *err)
+static accrue_status list_bad_rows(accrue_run *run, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     const acr_epochs *e = &run->epochs;
@@ -228,6 +229,18 @@ cleanup:
     acr_free(t.s);
     acr_free(path);
     return st;
+}
+
+/* What is not listed now is listed the next time. */
+accrue_status acr_bad_rows_list(accrue_run *run, accrue_error *err)
+{
+    accrue_error why = {0};
+    accrue_status st = list_bad_rows(run, &why);
+
+    if (st && st != ACCRUE_ENOMEM && run->opt.on_save_error == ACCRUE_POLICY_SKIP)
+        return acr_notice(run, err, "rows left out are not listed, training goes on: %s",
+                          why.message);
+    return st ? acr_fail(err, st, "%s", why.message) : st;
 }
 
 static accrue_fault_kind kind_of(const char *name)

@@ -205,7 +205,8 @@ void acr_bad_rows_free(acr_epochs *e);
 accrue_status acr_bad_rows_text(char **out, const acr_epochs *e, accrue_error *err);
 /* Leaves out what the checkpoint's list has. */
 accrue_status acr_bad_rows_read(acr_epochs *e, const char *dir, accrue_error *err);
-/* Makes the list in save_path what the run knows: whole at first, then what is new is appended. */
+/* Makes the list in save_path what the run knows: whole at first, then what is new is appended.
+ * --on-save-error says what a list without room is. */
 accrue_status acr_bad_rows_list(accrue_run *run, accrue_error *err);
 /* One notice for the i-th bad row, up to a number of them. */
 accrue_status acr_bad_row_told(accrue_run *run, int64_t i, accrue_error *err);
@@ -306,7 +307,7 @@ accrue_status acr_checkpoint_name(const char *temporary, const char *dir, const 
 accrue_status acr_checkpoint_discard(const char *parent, const char *name, accrue_error *err);
 /* Makes the folders above `path`. */
 accrue_status acr_checkpoint_parents(const char *path, accrue_error *err);
-/* Removes a checkpoint's folder; what is in it and not ours is left, and so is the folder then. */
+/* Removes a checkpoint's folder; where it holds what is not ours, that and the folder are left. */
 void acr_checkpoint_remove(const char *path);
 /* Gives folders their names back that a killed save had taken away, to replace them. */
 void acr_checkpoint_recover(const char *parent);
@@ -317,8 +318,8 @@ accrue_status acr_checkpoint_vacant(const char *dir, accrue_error *err);
 /* Takes the folder for one run until *fd is closed; EINVAL while another has it.  *fd is -1 where
  * there is no folder yet, or its file system has no locks. */
 accrue_status acr_checkpoint_lock(int *fd, const char *dir, accrue_error *err);
-/* Points the link `name` in `parent` at `target`, replacing such a link.  Anything else of that name
- * is moved to the one in *aside, which the caller frees; else NULL. */
+/* Points the link `name` in `parent` at `target`, replacing such a link.  Anything else of that
+ * name is moved to the one in *aside, which the caller frees; else NULL. */
 accrue_status acr_checkpoint_link(const char *parent, const char *name, const char *target,
                                   char **aside, accrue_error *err);
 

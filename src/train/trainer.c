@@ -232,10 +232,11 @@ static accrue_status complete_save(accrue_run *run, const acr_resume *from, bool
                                    accrue_error *err)
 {
     const acr_training_state *s = &from->state;
+    const char *slash = from->dir ? strrchr(from->dir, '/') : NULL;
     char name[48];
 
     snprintf(name, sizeof name, "/%lld", (long long)s->epoch);
-    if (is_elsewhere(run, from->dir) || strcmp(strrchr(from->dir, '/'), name) != 0)
+    if (is_elsewhere(run, from->dir) || !slash || strcmp(slash, name) != 0)
         return ACCRUE_OK;
     return acr_keep(run, s, finished && s->is_best ? s->epoch : s->best_epoch, err);
 }

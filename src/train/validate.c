@@ -35,24 +35,26 @@ static accrue_status run_one(accrue_metrics *out, accrue_run *run, const acr_bat
 
 accrue_status acr_run_prove(accrue_metrics *out, bool *read, accrue_run *run, accrue_error *err)
 {
-    accrue_status st = ACCRUE_OK;
+    accrue_status st = ACCRUE_OK, back = ACCRUE_OK;
     const acr_proof *p = &run->proof;
     const acr_batch *b = NULL;
     acr_epoch e = {0};
 
+    *read = false;
     ACR_TRY(acr_epochs_val(&e, &run->epochs, p->epoch, err));
     acr_epochs_drop_bad(&e, &run->epochs, NULL);
     ACR_TRY(acr_loader_start(run->loader, &e, p->index, p->index + 1, err));
-    *read = acr_loader_next(&b, run->loader, err) == ACCRUE_OK;
+    *read = acr_loader_next(&b, run->loader, NULL) == ACCRUE_OK;
     if (*read)
         ACR_TRY(run_one(out, run, b, p, err));
-    ACR_TRY(acr_loader_start(run->loader, &run->current, run->next, run->used, err));
 
 cleanup:
-    if (st)
+    /* Training may go on where a proof fails. */
+    back = acr_loader_start(run->loader, &run->current, run->next, run->used, st ? NULL : err);
+    if (back)
         acr_loader_stop(run->loader);
     acr_epoch_free(&e);
-    return st;
+    return st ? st : back;
 }
 
 /* The proof of the checkpoint to come is the micro-batch with the fewest rows. */

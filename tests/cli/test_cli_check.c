@@ -79,6 +79,16 @@ static void test_json(void **state)
     json_decref(root);
 }
 
+/* A name that JSON cannot hold. */
+static void test_json_of_other_bytes(void **state)
+{
+    (void)state;
+    assert_int_equal(run("\"$(printf 'faults-7\\377')\" --json"), 2);
+    json_t *root = json_loads(out, 0, NULL);
+    assert_string_equal(json_string_value(json_object_get(root, "data_path")), "faults-7?");
+    json_decref(root);
+}
+
 /* The line with rate and time left is drawn, and taken away before the table. */
 static void test_terminal(void **state)
 {
@@ -111,6 +121,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_json),
+        cmocka_unit_test(test_json_of_other_bytes),
         cmocka_unit_test(test_terminal),
     };
 

@@ -28,14 +28,14 @@ static void refuse_all(const fault *faults, size_t n)
         expect_refused(faults[i].text, "train " V, faults[i].message);
 }
 
-static void test_a22_misspelt_flag(void **state)
+static void a22_misspelt_flag(void **state)
 {
     (void)state;
     expect_refused("train:\n", "train " V "--max-stpes 3",
                    "unknown flag --max-stpes; did you mean --max-steps?");
 }
 
-static void test_a22_misspelt_keys(void **state)
+static void a22_misspelt_keys(void **state)
 {
     static const fault faults[] = {
         {"train:\n  optimizer:\n    learnign_rate: 0.1\n",
@@ -62,7 +62,7 @@ static void test_a22_misspelt_keys(void **state)
     refuse_all(faults, sizeof faults / sizeof faults[0]);
 }
 
-static void test_a22_wrong_section(void **state)
+static void a22_wrong_section(void **state)
 {
     static const fault faults[] = {
         {"train:\n  data:\n    lr: 0.1\n",
@@ -89,7 +89,7 @@ static void test_a22_wrong_section(void **state)
     refuse_all(faults, sizeof faults / sizeof faults[0]);
 }
 
-static void test_a22_written_as_flags(void **state)
+static void a22_written_as_flags(void **state)
 {
     static const fault faults[] = {
         {"train:\n  optimizer:\n    weight-decay: 0\n",
@@ -393,8 +393,8 @@ static void test_verify(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a22_misspelt_flag), cmocka_unit_test(test_a22_misspelt_keys),
-        cmocka_unit_test(test_a22_wrong_section), cmocka_unit_test(test_a22_written_as_flags),
+        cmocka_unit_test(a22_misspelt_flag), cmocka_unit_test(a22_misspelt_keys),
+        cmocka_unit_test(a22_wrong_section), cmocka_unit_test(a22_written_as_flags),
         cmocka_unit_test(test_values_refused),    cmocka_unit_test(test_unsupported),
         cmocka_unit_test(test_yaml_values),       cmocka_unit_test(test_yaml_refused),
         cmocka_unit_test(test_large_files),       cmocka_unit_test(test_stages),
