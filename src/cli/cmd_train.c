@@ -209,6 +209,15 @@ static int finish(train_run *run, accrue_status status, const accrue_error *err)
     return lost && (!code || code == EXIT_INTERRUPTED) ? lost : code;
 }
 
+static int name_logs(run_log *log, const cli_options *o)
+{
+    int bad = loggers_parse(&log->set, o->logger);
+
+    if (!bad && log->set)
+        bad = loggers_folder(&log->folder, &log->own_folder, o->log_dir, o->run_name);
+    return bad;
+}
+
 static int train(const cli_options *o)
 {
     static train_run run;
@@ -218,9 +227,7 @@ static int train(const cli_options *o)
     run = (train_run){.o = o};
     run.log = (run_log){
         .freq = o->log_freq, .muon = o->train.window.optimizer == ACCRUE_MUON, .lock = -1};
-    code = loggers_parse(&run.log.set, o->logger);
-    if (!code && run.log.set)
-        code = loggers_folder(&run.log.folder, &run.log.own_folder, o->log_dir, o->run_name);
+    code = name_logs(&run.log, o);
     if (code)
         return code;
     progress_init(&run.progress, o->log_freq);
@@ -282,6 +289,10 @@ static int dry_run(const cli_options *o)
     accrue_error err = {0};
 
     run = (train_run){.o = o};
+    int bad = name_logs(&run.log, o);
+    free(run.log.folder);
+    if (bad)
+        return bad;
     accrue_status status = accrue_train_dry_run(&plan, &o->train, on_dry_event, &run, &err);
     if (status)
         return finish_failed(&run, status, &err);

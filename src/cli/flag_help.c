@@ -274,7 +274,6 @@ void flags_man(FILE *out)
         "\\fItraining.svg\\fP, \\fIrun.yaml\\fP with the configuration and the origin of every "
         "value, for \\-\\-config, and \\fIskipped_samples.jsonl\\fP where rows were left out. With "
         "\\-\\-logger, logs in the folder of \\-\\-run\\-name below \\-\\-log\\-dir. A run that "
-        "begins "
-        "anew empties earlier ones.\n",
+        "begins anew moves earlier ones aside.\n",
         out);
 }

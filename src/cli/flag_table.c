@@ -26,7 +26,7 @@
     {                                                                                              \
         flag_name, flag_type, ROLE_LATER, 0, .peer = value                                         \
     }
-/* Of other kinds of draft, or of a verifier that serves: the peer's EAGLE-3 looks at none either. */
+/* Of other kinds of draft, or of a verifier that serves: the peer's EAGLE-3 ignores them too. */
 #define FOREIGN(flag_name, flag_type, value)                                                       \
     {                                                                                              \
         flag_name, flag_type, ROLE_IGNORED, 0, .peer = value                                       \
@@ -253,7 +253,7 @@ static const flag table[] = {
      .help = "Keep the newest N checkpoints, and the best"},
     {"on-save-error", FLAG_CHOICE, ROLE_USED, FOR_TRAIN, AT(train.on_save_error),
      .choices = save_errors,
-     .help = "A checkpoint that cannot be written: stop, or say so and train on"},
+     .help = "A checkpoint or a log that cannot be written: stop, or say so and train on"},
     {"grace", FLAG_DOUBLE, ROLE_USED, FOR_TRAIN, AT(grace), .arg = "SECONDS", FROM(0),
      .help = "After SIGTERM or SIGINT, how long the window may take to end before it is given up; "
              "then the run is saved"},
@@ -281,8 +281,10 @@ static const flag table[] = {
     {"log-dir", FLAG_STRING, ROLE_USED, FOR_TRAIN, AT(log_dir), .arg = "DIR", .expects = "a folder",
      .help = "Where the loggers' folders go"},
     {"run-name", FLAG_STRING, ROLE_USED, FOR_TRAIN, AT(run_name), .arg = "NAME", .unset = "{time}",
-     .help = "Folder of this run's logs; {time}, {utc_time}, {rank} and {local_rank} are filled "
-             "in. A run that goes on under the same name goes on in its logs"},
+     .help =
+         "Folder of this run's logs; {time}, {utc_time}, {rank} and {local_rank} are filled "
+         "in. A run that goes on under the same name goes on in its logs; a name with a time that "
+         "is taken gets a number"},
 
     GROUP("Plot", NULL),
     {"out", FLAG_STRING, ROLE_USED, FOR_PLOT, AT(out), .arg = "FILE", .expects = "a file",

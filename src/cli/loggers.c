@@ -219,6 +219,7 @@ static int open_loggers(run_log *log, const char *save_path, const accrue_event 
                  "%s: another run writes its logs there; --run-name gives this one a folder of its "
                  "own",
                  log->folder);
+        log->made_folder = false; /* though it was not there a moment ago */
         return EXIT_BAD_INPUT;
     }
     if (log->set & LOGGER_JSONL && log_file_open(&log->jsonl, log->folder, "metrics.jsonl"))

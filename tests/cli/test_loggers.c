@@ -275,6 +275,8 @@ static const struct {
      "are known"},
     {T "--logger csv --run-name " HUNDRED HUNDRED "{time}" HUNDRED,
      "--run-name: a name of 319 bytes, at most 255 expected"},
+    {T "--dry-run --logger csv --run-name " HUNDRED HUNDRED HUNDRED,
+     "--run-name: a name of 300 bytes, at most 255 expected"},
     {T "--logger csv --log-dir a/" HUNDRED HUNDRED HUNDRED "/b",
      "--log-dir: a name of 300 bytes, at most 255 expected"},
     {T "--logger csv --run-name a{rank}",

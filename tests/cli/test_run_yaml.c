@@ -54,7 +54,8 @@ static void test_files_of_the_peer(void **state)
  * that of nothing said. */
 static void test_every_key_of_the_peer(void **state)
 {
-    char dumped[OUTPUT_BYTES];
+    char dumped[OUTPUT_BYTES], keys[OUTPUT_BYTES], null[200];
+    int n = 0;
 
     (void)state;
     assert_int_equal(run("train --dump-config --config " ACR_TEST_DATA "/configs/peer_keys.yaml"),
@@ -62,6 +63,19 @@ static void test_every_key_of_the_peer(void **state)
     memcpy(dumped, out, sizeof dumped);
     assert_int_equal(run("train --dump-config " V), 0);
     assert_string_equal(dumped, out);
+    /* The peer takes null for those alone that are null with it. */
+    read_file(keys, ACR_TEST_DATA "/configs/peer_keys.yaml");
+    for (char *line = strtok(keys, "\n"); line; line = strtok(NULL, "\n")) {
+        char *value = strstr(line, ": ");
+        if (!value || strcmp(value, ": null") == 0)
+            continue;
+        *value = '\0';
+        snprintf(null, sizeof null, "\n%s: null", line);
+        if (strstr(dumped, null))
+            fail_msg("%s is null", line);
+        n++;
+    }
+    assert_in_range(n, 60, 100);
 }
 
 /* Every flag that trains, away from its default: what arrives from a dump is what arrived from the
