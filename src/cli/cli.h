@@ -47,6 +47,8 @@ figure format_bytes(int64_t n);         /* 2.1 GB */
 figure format_duration(double seconds); /* 1:02:03 */
 figure format_short(double x);          /* five figures, for people */
 figure format_exact(double x);          /* the shortest that reads back equal; "null" for NaN */
+/* `s` as UTF-8, with a question mark for each byte that is none or that nobody sees. */
+void format_name(char *out, size_t bytes, const char *s);
 
 double ratio(double sum, double total); /* 0 where total is */
 
@@ -117,13 +119,42 @@ double tokens_rate(const accrue_event *e);
 
 /* A file that grows record by record.  Functions on it return 0, or -1 with errno set. */
 typedef struct log_file {
-    FILE *file;
+    FILE *file; /* NULL: none, or no longer written to */
     char *path; /* freed with free */
+    bool made;  /* was not there before */
+    /* Where writing to it failed. */
+    bool lost;
+    int64_t lost_step; /* from this one on, as the logs count, records are lacking */
+    char why[200];
 } log_file;
 
-/* Makes the folder and empties an earlier run's metrics.jsonl in it; of the file of a run that goes
- * on it keeps what was before `start`, and tells `h`, where there is one. */
-int metrics_open(log_file *log, const char *folder, const accrue_event *start, history *h);
+typedef enum log_line {
+    LINE_KEPT,  /* of what was before the point where the run goes on */
+    LINE_LATER, /* made again by the run that goes on */
+    LINE_BROKEN
+} log_line;
+
+/* Opens to append and changes nothing. */
+int log_file_open(log_file *log, const char *folder, const char *name);
+/* For a run that begins anew: what is there is moved aside, with a notice. */
+int log_file_begin(log_file *log);
+/* Keeps the lines that `judge` says; where one but the last is broken, the file as it was is moved
+ * aside, with a notice. */
+int log_file_cut(log_file *log, log_line (*judge)(char *line, size_t bytes, void *ctx), void *ctx);
+int log_file_append(log_file *log, const char *text, size_t bytes);
+bool log_file_gone(const log_file *log); /* another has its name, or none */
+int log_file_close(log_file *log);
+/* Closes it, and removes it where it is new. */
+void log_file_discard(log_file *log);
+
+/* Locks a folder against other runs; whether one holds it.  Where there are no locks, none does. */
+bool log_folder_taken(const char *folder, int *lock);
+/* Makes a folder that was not there, under this name or the first of -2, -3, ... that is free. */
+int log_folder_make_new(char **folder);
+
+/* Of the metrics.jsonl of a run that goes on, keeps what was before `start` and tells `h`, where
+ * there is one. */
+int metrics_cut(log_file *log, const accrue_event *start, history *h);
 int metrics_write(log_file *log, const record *r);
 
 /* Runs read back, for plots --------------------------------------------------------------- */
@@ -150,7 +181,8 @@ typedef struct csv_log {
     const char *why; /* a failure that errno has no word for */
 } csv_log;
 
-int csv_open(csv_log *log, const char *folder, bool validation, const accrue_event *start);
+int csv_open(csv_log *log, const char *folder, bool validation);
+int csv_cut(csv_log *log, const accrue_event *start);
 int csv_write(csv_log *log, const record *r);
 /* Splits a line of RFC 4180 in place into at most `most` fields; their count, or -1 where quotes do
  * not close or there are more. */
@@ -164,14 +196,19 @@ int tensorboard_write(log_file *log, const record *r);
 
 /* The comma separated names of --logger.  0, or the exit code after a line on stderr. */
 int loggers_parse(unsigned *set, const char *names);
+/* Whether the placeholders of a run's name are known; `where` begins the line on stderr. */
+int loggers_check_name(const char *where, const char *run_name);
 /* The folder below --log-dir, with {time}, {utc_time}, {rank} and {local_rank} of the run's name
- * filled in; freed with free.  0, or the exit code after a line on stderr. */
-int loggers_folder(char **folder, const char *log_dir, const char *run_name);
+ * filled in; freed with free.  `timed`: the name has a time, so that the folder is this run's own.
+ * 0, or the exit code after a line on stderr. */
+int loggers_folder(char **folder, bool *timed, const char *log_dir, const char *run_name);
 
 /* Everything that a run is logged to: metrics.jsonl in --save-path, and what --logger asks for. */
 typedef struct run_log {
     unsigned set;
     char *folder; /* of the loggers; NULL: none */
+    bool own_folder, made_folder;
+    int lock; /* a descriptor, -1: none */
     bool muon;
     int64_t freq;
     log_file metrics, jsonl, tensorboard;
@@ -179,11 +216,17 @@ typedef struct run_log {
     char failed[600]; /* the last failure, naming the file */
 } run_log;
 
-/* 0, or -1 with `failed` set. */
-int log_open(run_log *log, const char *save_path, const accrue_event *start, history *h);
+/* Opens all and changes no file that is there.  0, or the exit code with `failed` set. */
+int log_open(run_log *log, const char *save_path, const accrue_event *start);
+void log_discard(run_log *log); /* leaves nothing of what that made */
+/* Moves aside what earlier runs wrote, or cuts it to what was before `start`, for `h`. */
+int log_begin(run_log *log, const accrue_event *start, history *h);
+/* 0, or -1 with `failed` set where a file could not be written; it is closed, the others go on. */
 int log_step(run_log *log, const accrue_event *e);
 int log_validation(run_log *log, const accrue_event *e);
+/* Closes all; tells which are gone and, as errors, which lack records.  0, or the exit code. */
 int log_close(run_log *log);
+void log_free(run_log *log);
 
 /* Plots ----------------------------------------------------------------------------------- */
 
@@ -209,7 +252,7 @@ const char *signals_name(void);
 /* Progress -------------------------------------------------------------------------------- */
 
 typedef struct progress {
-    bool terminal, utf8, shown;
+    bool terminal, utf8, color, shown;
     int64_t log_freq;
     double drawn;      /* when the bar was last drawn, on the run's clock */
     accrue_event last; /* of the last step */

@@ -69,9 +69,11 @@ static void run_row(table *t, const plot_run *run)
 {
     const history *h = run->history;
     const accrue_metrics *best = NULL, *last = NULL;
+    char name[300];
 
     find_validations(h, &best, &last);
-    table_cell(t, "%s", run->name);
+    format_name(name, sizeof name, run->name);
+    table_cell(t, "%s", name);
     table_cell(t, "%s", format_count(h->n ? h->step[h->n - 1] : 0).s);
     table_cell(t, "%s", format_count(h->n_epochs).s);
     number_cell(t, h->n ? (double)h->loss[h->n - 1] : (double)NAN, 4);

@@ -7,35 +7,68 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct train_run {
     const cli_options *o;
     progress progress;
     run_log log;
     history history;
-    char failure[600];    /* why the callback stopped the run */
+    char failure[600];    /* why the callback stopped the run at once */
+    int code;             /* what it exits with then */
+    bool log_failed;      /* the run is to be saved and stopped */
     char checkpoint[600]; /* the folder written last */
     int64_t global_step;
 } train_run;
 
+static const char *plural(int64_t n, const char *ending)
+{
+    return n == 1 ? "" : ending;
+}
+
 static void print_start(const train_run *run, const accrue_train_plan *plan)
 {
-    const accrue_window_options *w = &run->o->train.window;
+    const int64_t n = run->o->train.window.gradient_accumulation_steps;
 
-    printf("%s trainable of %s parameters, %s rows to train and %s to validate, "
-           "%s optimizer steps in %s %s, %s micro-batch%s per step\n",
+    printf("%s trainable of %s parameters, %s row%s to train and %s to validate, "
+           "%s optimizer step%s in %s epoch%s, %s micro-batch%s per step\n",
            format_count(plan->trainable_params).s, format_count(plan->params).s,
-           format_count(plan->train_rows).s, format_count(plan->val_rows).s,
-           format_count(plan->total_steps).s, format_count(plan->epochs).s,
-           plan->epochs == 1 ? "epoch" : "epochs", format_count(w->gradient_accumulation_steps).s,
-           w->gradient_accumulation_steps == 1 ? "" : "es");
+           format_count(plan->train_rows).s, plural(plan->train_rows, "s"),
+           format_count(plan->val_rows).s, format_count(plan->total_steps).s,
+           plural(plan->total_steps, "s"), format_count(plan->epochs).s, plural(plan->epochs, "s"),
+           format_count(n).s, plural(n, "es"));
     if (plan->dropped_micro_batches)
         printf("%s micro-batch%s left over at the end of epochs and dropped\n",
                format_count(plan->dropped_micro_batches).s,
-               plan->dropped_micro_batches == 1 ? "" : "es");
+               plural(plan->dropped_micro_batches, "es"));
     if (run->log.folder)
         printf("logs in %s\n", run->log.folder);
     fflush(stdout);
+}
+
+/* A run that is finished keeps the configuration that it had. */
+static bool nothing_left(const accrue_train_options *t, const accrue_event *start)
+{
+    bool at_max = t->max_steps && start->global_step >= t->max_steps && !start->micro_batch;
+
+    return start->resumed && (start->epoch >= t->epochs || at_max);
+}
+
+/* All that can fail comes before what changes files that are there. */
+static void begin_logs(train_run *run, const accrue_event *e)
+{
+    const accrue_train_options *t = &run->o->train;
+
+    run->code = log_open(&run->log, t->save_path, e);
+    if (!run->code && !nothing_left(t, e) &&
+        config_save(run->o, run->failure, sizeof run->failure)) {
+        run->code = EXIT_FAILURE;
+        log_discard(&run->log);
+    } else if (!run->code) {
+        run->code = log_begin(&run->log, e, &run->history) ? EXIT_FAILURE : 0;
+    }
+    if (run->code && !run->failure[0])
+        snprintf(run->failure, sizeof run->failure, "%s", run->log.failed);
 }
 
 static void log_event(train_run *run, const accrue_event *e)
@@ -43,15 +76,28 @@ static void log_event(train_run *run, const accrue_event *e)
     int failed = 0;
 
     if (e->kind == ACCRUE_EVENT_START)
-        failed = log_open(&run->log, run->o->train.save_path, e, &run->history);
+        begin_logs(run, e);
     else if (e->kind == ACCRUE_EVENT_STEP)
         failed = log_step(&run->log, e);
     else if (e->kind == ACCRUE_EVENT_VALIDATION)
         failed = log_validation(&run->log, e);
-    if (failed)
-        snprintf(run->failure, sizeof run->failure, "%s", run->log.failed);
-    else if (e->kind == ACCRUE_EVENT_START)
-        config_save(run->o, run->failure, sizeof run->failure);
+    if (!failed)
+        return;
+    if (run->o->train.on_save_error == ACCRUE_POLICY_SKIP) {
+        progress_clear(&run->progress);
+        cli_notice("%s; training goes on", run->log.failed);
+    } else {
+        run->log_failed = true;
+    }
+}
+
+static int answer(const train_run *run)
+{
+    int asked = signals_answer();
+
+    if (run->failure[0])
+        return ACCRUE_CANCEL;
+    return run->log_failed && asked < ACCRUE_SAVE_AND_STOP ? ACCRUE_SAVE_AND_STOP : asked;
 }
 
 static int on_train_event(const accrue_event *e, void *payload)
@@ -71,7 +117,7 @@ static int on_train_event(const accrue_event *e, void *payload)
     if (e->kind == ACCRUE_EVENT_CHECKPOINT)
         snprintf(run->checkpoint, sizeof run->checkpoint, "%s", e->message);
     progress_event(&run->progress, e);
-    return run->failure[0] ? ACCRUE_CANCEL : signals_answer();
+    return answer(run);
 }
 
 static int on_dry_event(const accrue_event *e, void *payload)
@@ -92,44 +138,82 @@ static int draw_plot(const train_run *run, const char *path)
     return plot_write(&drawn, 1, NULL, 0, path);
 }
 
+/* Names what is there: a folder may have been removed while the run went on. */
+static void print_place(const char *path, int *n)
+{
+    if (!path || !*path || access(path, F_OK))
+        return;
+    printf("%s%s", (*n)++ ? ", " : "\n", path);
+}
+
 /* What the run leaves behind beside its checkpoints. */
 static int sum_up(train_run *run)
 {
     const char *folder = run->o->train.save_path;
-    size_t bytes = strlen(folder) + sizeof "/training.svg";
-    char *path = cli_realloc(NULL, bytes, 1);
-    int code = EXIT_SUCCESS;
+    char *svg = cli_path(folder, "training.svg"), *metrics = cli_path(folder, "metrics.jsonl");
+    bool drawn = run->history.n && access(folder, F_OK) == 0;
+    int code = EXIT_SUCCESS, n = 0;
 
-    snprintf(path, bytes, "%s/training.svg", folder);
     printf("\n");
     history_table(&run->history, stdout);
-    if (run->history.n && draw_plot(run, path))
-        code = cli_fail(EXIT_FAILURE, "%s: %s", path, strerror(errno));
-    else
-        printf("\n%s%s%s/metrics.jsonl%s%s%s%s\n", run->checkpoint, run->checkpoint[0] ? ", " : "",
-               folder, run->history.n ? ", " : "", run->history.n ? path : "",
-               run->log.folder ? ", " : "", run->log.folder ? run->log.folder : "");
-    free(path);
+    if (drawn && draw_plot(run, svg)) {
+        code = cli_fail(EXIT_FAILURE, "%s: %s", svg, strerror(errno));
+    } else {
+        print_place(run->checkpoint, &n);
+        print_place(metrics, &n);
+        print_place(drawn ? svg : NULL, &n);
+        print_place(run->log.folder, &n);
+        printf("%s", n ? "\n" : "");
+    }
+    free(svg);
+    free(metrics);
     return code;
 }
 
 static int finish_failed(const train_run *run, accrue_status status, const accrue_error *err)
 {
     if (status == ACCRUE_ECANCELED && run->failure[0])
-        return cli_fail(EXIT_FAILURE, "%s", run->failure);
+        return cli_fail(run->code, "%s", run->failure);
     return cli_fail(cli_exit_code(status), "%s", err->message);
 }
 
 /* A run that was asked to stop has saved what it did; SIGINT alone counts as a failure. */
 static int finish_stopped(train_run *run)
 {
+    const accrue_train_options *t = &run->o->train;
+    const char *without =
+        run->checkpoint[0] && t->no_resume ? " without --no-resume-from-checkpoint" : "";
     int code = run->history.n ? sum_up(run) : EXIT_SUCCESS;
 
-    cli_notice("stopped by %s at optimizer step %lld; %s%s; the same command goes on from there",
-               signals_name(), (long long)run->global_step,
-               run->checkpoint[0] ? "saved as " : "nothing to save since it began",
-               run->checkpoint);
+    cli_notice("stopped by %s at optimizer step %lld; %s%s; the same command%s goes on from there",
+               signals_stopped() ? signals_name() : "a log that cannot be written",
+               (long long)run->global_step,
+               run->checkpoint[0] ? "saved as " : "nothing to save since it began", run->checkpoint,
+               without);
     return code ? code : signals_stopped() == SIGINT ? EXIT_INTERRUPTED : EXIT_SUCCESS;
+}
+
+static int finish(train_run *run, accrue_status status, const accrue_error *err)
+{
+    int code = EXIT_SUCCESS, lost = EXIT_SUCCESS;
+
+    if (status == ACCRUE_ECANCELED && !run->failure[0] && (signals_stopped() || run->log_failed))
+        code = finish_stopped(run);
+    else if (status)
+        code = finish_failed(run, status, err);
+    else
+        code = sum_up(run);
+    lost = log_close(&run->log);
+    return lost && (!code || code == EXIT_INTERRUPTED) ? lost : code;
+}
+
+static int name_logs(run_log *log, const cli_options *o)
+{
+    int bad = loggers_parse(&log->set, o->logger);
+
+    if (!bad && log->set)
+        bad = loggers_folder(&log->folder, &log->own_folder, o->log_dir, o->run_name);
+    return bad;
 }
 
 static int train(const cli_options *o)
@@ -139,25 +223,17 @@ static int train(const cli_options *o)
     int code = EXIT_SUCCESS;
 
     run = (train_run){.o = o};
-    run.log = (run_log){.freq = o->log_freq, .muon = o->train.window.optimizer == ACCRUE_MUON};
-    code = loggers_parse(&run.log.set, o->logger);
-    if (!code && run.log.set)
-        code = loggers_folder(&run.log.folder, o->log_dir, o->run_name);
+    run.log = (run_log){
+        .freq = o->log_freq, .muon = o->train.window.optimizer == ACCRUE_MUON, .lock = -1};
+    code = name_logs(&run.log, o);
     if (code)
         return code;
     progress_init(&run.progress, o->log_freq);
     accrue_status status = accrue_train(&o->train, on_train_event, &run, &err);
     progress_clear(&run.progress);
-    if (log_close(&run.log) && !status)
-        code = cli_fail(EXIT_FAILURE, "%s", run.log.failed);
-    else if (status == ACCRUE_ECANCELED && signals_stopped() && !run.failure[0])
-        code = finish_stopped(&run);
-    else if (status)
-        code = finish_failed(&run, status, &err);
-    else
-        code = sum_up(&run);
+    code = finish(&run, status, &err);
     history_free(&run.history);
-    free(run.log.folder);
+    log_free(&run.log);
     return code;
 }
 
@@ -211,6 +287,10 @@ static int dry_run(const cli_options *o)
     accrue_error err = {0};
 
     run = (train_run){.o = o};
+    int bad = name_logs(&run.log, o);
+    free(run.log.folder);
+    if (bad)
+        return bad;
     accrue_status status = accrue_train_dry_run(&plan, &o->train, on_dry_event, &run, &err);
     if (status)
         return finish_failed(&run, status, &err);

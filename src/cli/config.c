@@ -21,7 +21,7 @@ typedef struct loader {
     const flag *flags;
     int n_flags;
     const char *section; /* being read */
-    char ignored[600];
+    char ignored[1000];
 } loader;
 
 static void swap(char *s, char from, char to)
@@ -76,7 +76,7 @@ static int read_number(loader *l, const flag *f, const char *where, const config
     return flag_read(l->o, f, where, k + 1 < sizeof text ? text : node->text);
 }
 
-static int read_bool(bool *on, const char *where, const char *text)
+static bool bool_of(bool *on, const char *text)
 {
     static const char *const words[] = {"false", "true", "no", "yes", "off", "on",
                                         "n",     "y",    "f",  "t",   "0",   "1"};
@@ -84,9 +84,9 @@ static int read_bool(bool *on, const char *where, const char *text)
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         if (strcasecmp(words[i], text) == 0) {
             *on = i % 2;
-            return 0;
+            return true;
         }
-    return cli_fail(EXIT_BAD_INPUT, "%s: '%s', true or false expected", where, text);
+    return false;
 }
 
 static int read_list(loader *l, const flag *f, const char *where, const config_node *node)
@@ -105,7 +105,6 @@ static int read_list(loader *l, const flag *f, const char *where, const config_n
 static int read_value(loader *l, const flag *f, const char *where, const config_node *node)
 {
     bool on = false;
-    int bad = 0;
 
     if (f->kind == FLAG_INTS && node->kind == NODE_LIST)
         return read_list(l, f, where, node);
@@ -116,12 +115,12 @@ static int read_value(loader *l, const flag *f, const char *where, const config_
                                                   : node->text,
                         f->kind == FLAG_INTS ? "a list of whole numbers" : "one value");
     if (flags_is_switch(f)) {
-        bad = read_bool(&on, where, node->text);
-        if (!bad && f->role == ROLE_LATER)
-            bad = flag_check_later(f, where, on ? "true" : "false");
-        else if (!bad)
-            flag_set_switch(l->o, f, on);
-        return bad;
+        if (!bool_of(&on, node->text))
+            return cli_fail(EXIT_BAD_INPUT, "%s: '%s', true or false expected", where, node->text);
+        if (f->role == ROLE_LATER)
+            return flag_check_later(f, where, on ? "true" : "false");
+        flag_set_switch(l->o, f, on);
+        return 0;
     }
     if (f->role == ROLE_LATER)
         return flag_check_later(f, where, node->text);
@@ -138,6 +137,18 @@ static bool overridden(const loader *l, int i)
            (l->command == FOR_VERIFY && strcmp(l->flags[i].name, "hidden-states-dtype") == 0);
 }
 
+/* A dump of the peer's has all of its defaults. */
+static bool is_peers(const flag *f, const config_node *node)
+{
+    bool on = false;
+
+    if (node->kind != NODE_SCALAR)
+        return false;
+    if (flags_is_switch(f) && bool_of(&on, node->text))
+        return flag_is_peers(f, on ? "true" : "false");
+    return flag_is_peers(f, node->text);
+}
+
 static int take_value(loader *l, int i, const config_node *node)
 {
     char where[PLACE_BYTES];
@@ -149,7 +160,8 @@ static int take_value(loader *l, int i, const config_node *node)
     config_place(where, sizeof where, l->o, i, node->line);
     if (l->flags[i].role == ROLE_IGNORED) {
         path_of(where, sizeof where, l->o, i);
-        snprintf(l->ignored + used, sizeof l->ignored - used, "%s%s", used ? ", " : "", where);
+        if (!is_peers(&l->flags[i], node))
+            snprintf(l->ignored + used, sizeof l->ignored - used, "%s%s", used ? ", " : "", where);
         return 0;
     }
     bad = read_value(l, &l->flags[i], where, node);
@@ -290,10 +302,30 @@ static int take_section(loader *l, const char *section, const config_node *node)
 
 /* The file ----------------------------------------------------------------------------- */
 
+static const char *stage_candidate(int i, void *ctx)
+{
+    const loader *l = ctx;
+
+    return i < l->n_flags ? section_candidate(i, ctx) : "train";
+}
+
+/* A slip of the pen: two letters of a long word, one of a short one. */
+static int check_stage_name(loader *l, const config_node *n)
+{
+    size_t len = strlen(n->key);
+    const char *near = nearest_within(len < 6 ? 1 : 2, n->key, stage_candidate, l->n_flags + 1, l);
+
+    if (!near || strcmp(near, n->key) == 0)
+        return 0;
+    return cli_fail(EXIT_BAD_INPUT, "%s:%d: %s: no such stage; did you mean %s%s?", l->o->config,
+                    n->line, n->key, strcmp(near, "train") == 0 ? "" : l->o->stage, near);
+}
+
 /* Other stages are of other programs; what belongs into train is not taken for one. */
 static int check_stages(loader *l, const config_node *root)
 {
     char others[300] = "";
+    int bad = 0;
 
     for (const config_node *n = root->first; n; n = n->next) {
         size_t used = strlen(others);
@@ -303,6 +335,9 @@ static int check_stages(loader *l, const config_node *root)
         if (is_section(l, n->key) || flags_find(name) >= 0)
             return cli_fail(EXIT_BAD_INPUT, "%s:%d: %s: belongs in train", l->o->config, n->line,
                             n->key);
+        bad = check_stage_name(l, n);
+        if (bad)
+            return bad;
         if (strcmp(n->key, "train") != 0)
             snprintf(others + used, sizeof others - used, "%s%s", used ? ", " : "", n->key);
     }

@@ -3,11 +3,9 @@
  * table with holes reads badly. */
 #include "cli.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 int csv_split(char *line, char **fields, int most)
 {
@@ -39,52 +37,52 @@ int csv_split(char *line, char **fields, int most)
     }
 }
 
-/* Whether a row, "step,epoch,...", was written before the point where the run goes on. */
-static bool is_before(const csv_log *log, const char *row, const accrue_event *start)
-{
-    char *end = NULL;
-    long long step = strtoll(row, &end, 10);
+typedef struct reading {
+    csv_log *log;
+    const accrue_event *start;
+} reading;
 
-    if (end == row || *end != ',')
-        return false;
+static int commas_of(const char *line)
+{
+    int n = 0;
+
+    for (; *line; line++)
+        n += *line == ',';
+    return n;
+}
+
+/* The first line is the header; a row, "step,epoch,...", has as many fields. */
+static log_line judge(char *line, size_t bytes, void *ctx)
+{
+    const reading *r = ctx;
+    char *end = NULL;
+
+    (void)bytes;
+    if (!r->log->header) {
+        r->log->header = strdup(line);
+        return r->log->header ? LINE_KEPT : LINE_BROKEN;
+    }
+    long long step = strtoll(line, &end, 10);
+    if (end == line || *end != ',' || commas_of(line) != commas_of(r->log->header))
+        return LINE_BROKEN;
     const char *at = end + 1;
     long long epoch = strtoll(at, &end, 10);
-    return end != at && *end == ',' && record_kept(log->validation, epoch, step, start);
+    if (end == at || *end != ',')
+        return LINE_BROKEN;
+    return record_kept(r->log->validation, epoch, step, r->start) ? LINE_KEPT : LINE_LATER;
 }
 
-/* Keeps the header and the rows before `start`, of a file that is there. */
-static int cut(csv_log *log, const accrue_event *start)
+int csv_open(csv_log *log, const char *folder, bool validation)
 {
-    FILE *in = fopen(log->to.path, "re");
-    char *line = NULL;
-    size_t capacity = 0;
-    off_t kept = 0;
-
-    if (!in)
-        return errno == ENOENT ? 0 : -1;
-    for (;;) {
-        ssize_t n = getline(&line, &capacity, in);
-        if (n <= 0 || line[n - 1] != '\n' || (kept && !is_before(log, line, start)))
-            break;
-        if (!kept) {
-            log->header = line;
-            line = NULL;
-        }
-        kept += n;
-    }
-    int failed = ferror(in);
-    free(line);
-    fclose(in);
-    return failed || truncate(log->to.path, kept) ? -1 : 0;
+    *log = (csv_log){.validation = validation};
+    return log_file_open(&log->to, folder, validation ? "validation.csv" : "metrics.csv");
 }
 
-int csv_open(csv_log *log, const char *folder, bool validation, const accrue_event *start)
+int csv_cut(csv_log *log, const accrue_event *start)
 {
-    *log = (csv_log){.validation = validation,
-                     .to.path = cli_path(folder, validation ? "validation.csv" : "metrics.csv")};
-    if (!start->resumed || !cut(log, start))
-        log->to.file = fopen(log->to.path, start->resumed ? "ae" : "we");
-    return log->to.file ? 0 : -1;
+    reading r = {log, start};
+
+    return log_file_cut(&log->to, judge, &r);
 }
 
 /* The step stands first, under one name in both files. */
@@ -135,9 +133,7 @@ int csv_write(csv_log *log, const record *r)
             log->why = "has other columns than this run; --run-name gives it a folder of its own";
     }
     put_row(out, r);
-    failed = fclose(out) || log->why ||
-             fwrite(text + skip, 1, bytes - skip, log->to.file) < bytes - skip ||
-             fflush(log->to.file);
+    failed = fclose(out) || log->why || log_file_append(&log->to, text + skip, bytes - skip);
     log->started = true;
     free(text);
     return failed ? -1 : 0;

@@ -210,13 +210,7 @@ int flags_check(const cli_options *o)
         return cli_fail(EXIT_BAD_INPUT, "%s: %s, a whole number of epochs expected above 1", where,
                         format_exact(t->checkpoint_freq).s);
     }
-    if (!t->save_path) {
-        place(where, sizeof where, o, "save-path");
-        return cli_fail(EXIT_BAD_INPUT, "%s: '', a folder expected", where);
-    }
-    if (!o->log_dir) {
-        place(where, sizeof where, o, "log-dir");
-        return cli_fail(EXIT_BAD_INPUT, "%s: '', a folder expected", where);
-    }
-    return loggers_parse(&loggers, o->logger);
+    place(where, sizeof where, o, "run-name");
+    bad = loggers_check_name(where, o->run_name);
+    return bad ? bad : loggers_parse(&loggers, o->logger);
 }

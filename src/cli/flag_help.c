@@ -1,12 +1,15 @@
-/* flag_help.c - the table as --help (rendered by argp) and as the man page. */
+/* flag_help.c - the table as --help and as the man page.  argp's renderer loses its column behind
+ * some long flags, so the two columns are set here. */
 #include "flags.h"
 
 #include "cli.h"
 
-#include <argp.h>
 #include <string.h>
 
-#define DOC_BYTES 700
+#define DOC_BYTES   700
+#define FLAG_COLUMN 6
+#define TEXT_COLUMN 29
+#define TEXT_END    79
 
 /* What a flag takes: "N", "{adamw,muon}", or nothing for a switch. */
 static void describe_argument(char *s, size_t bytes, const flag *f)
@@ -61,30 +64,28 @@ static void defaults_of(cli_options *o, unsigned command)
 
 static const struct {
     unsigned command;
-    const char *usage, *doc;
+    const char *name, *usage, *does, *more;
 } commands[] = {
-    {FOR_TRAIN, NULL,
-     "Train an EAGLE-3 draft model for a verifier.\v"
+    {FOR_TRAIN, "train", "", "Train an EAGLE-3 draft model for a verifier.",
      "Every --flag of a yes or no has a --no-flag; underscores pass for dashes; of a repeated flag "
-     "the last one wins.\n\n"
+     "the last one wins.\n"
      "Exit status: 0 done; 1 failed while running; 2 bad input: a flag, a value or a file."},
-    {FOR_VERIFY, NULL,
+    {FOR_VERIFY, "verify", "",
      "Compare one accumulated window of your data, and the update it makes, with a reference "
-     "computed in one piece.\v"
-     "The other flags of accrue train are accepted and change nothing here.\n\n"
+     "computed in one piece.",
+     "The other flags of accrue train are accepted and change nothing here.\n"
      "Exit status: 0 equal within the bound; 1 not; 2 bad input: a flag, a value or a file."},
-    {FOR_CHECK, "DATA",
+    {FOR_CHECK, "check", " DATA",
      "Read a data set, its hidden states and vocabulary maps whole and show every fault: "
      "everything that accrue train would stop at or leave out. Sizes that no flag gives are "
-     "those of the first row.\v"
+     "those of the first row.",
      "Exit status: 0 no fault; 2 faults, or bad input: a flag, a value or a file."},
-    {FOR_INSPECT, "DIR",
-     "Show what a data set, checkpoint or verifier folder contains.\v"
+    {FOR_INSPECT, "inspect", " DIR",
+     "Show what a data set, checkpoint or verifier folder contains.",
      "Exit status: 0 done; 2 DIR cannot be read or is none of these."},
-    {FOR_PLOT, "DIR...",
-     "Draw training runs over each other and sum them up in a table.\v"
+    {FOR_PLOT, "plot", " DIR...", "Draw training runs over each other and sum them up in a table.",
      "Each DIR is a run's --save-path, or a folder of a logger, speculators' too: metrics.jsonl, "
-     "metrics.csv or TensorBoard's event files are read.\n\n"
+     "metrics.csv or TensorBoard's event files are read.\n"
      "Exit status: 0 done; 1 the picture cannot be written; 2 bad input, and nothing is written."},
 };
 
@@ -97,53 +98,72 @@ static bool heads_some(const flag *flags, int n, int i, unsigned command)
     return false;
 }
 
+/* Words from `column` to TEXT_END, where the line already stands at it. */
+static void put_text(FILE *out, int column, const char *text)
+{
+    int at = column;
+
+    while (*text) {
+        int len = (int)strcspn(text, " ");
+        if (at > column && at + 1 + len > TEXT_END) {
+            fprintf(out, "\n%*s", column, "");
+            at = column;
+        }
+        at += fprintf(out, "%s%.*s", at > column ? " " : "", len, text);
+        text += len + (text[len] == ' ');
+    }
+    fputc('\n', out);
+}
+
+static void put_flag(FILE *out, const flag *f, const cli_options *o, unsigned command)
+{
+    char arg[200], value[300], names[300], doc[DOC_BYTES];
+    bool no = has_negation(f);
+
+    describe_argument(arg, sizeof arg, f);
+    describe_default(value, sizeof value, f, o, command);
+    snprintf(names, sizeof names, "--%s%s%s%s%s", f->name, arg[0] ? "=" : "", arg,
+             no ? ", --no-" : "", no ? f->name : "");
+    snprintf(doc, sizeof doc, "%s%s", f->help, value);
+    int at = fprintf(out, "%*s%s", FLAG_COLUMN, "", names);
+    if (at + 2 > TEXT_COLUMN) {
+        fputc('\n', out);
+        at = 0;
+    }
+    fprintf(out, "%*s", TEXT_COLUMN - at, "");
+    put_text(out, TEXT_COLUMN, doc);
+}
+
 void flags_help(FILE *out, unsigned command)
 {
-    static char docs[MAX_FLAGS][DOC_BYTES], args[MAX_FLAGS][120], no[MAX_FLAGS][80];
-    static struct argp_option options[2 * MAX_FLAGS];
     static cli_options o;
-    char name[40], value[300];
-    int n = 0, k = 0, group = 0;
+    size_t c = 0;
+    int n = 0;
     const flag *flags = flags_table(&n);
-    struct argp argp = {.options = options};
 
+    while (commands[c].command != command)
+        c++;
     defaults_of(&o, command);
+    fprintf(out, "Usage: accrue %s [FLAG...]%s\n", commands[c].name, commands[c].usage);
+    put_text(out, 0, commands[c].does);
+    if (command & (FOR_INSPECT | FOR_CHECK | FOR_PLOT))
+        fputc('\n', out);
     for (int i = 0; i < n; i++) {
-        const flag *f = &flags[i];
-        if (!(f->commands & command))
+        if (!(flags[i].commands & command))
             continue;
-        if (f->kind == FLAG_GROUP) {
-            group++;
-            if (command & (FOR_TRAIN | FOR_VERIFY) && heads_some(flags, n, i, command))
-                options[k++] = (struct argp_option){.doc = f->help, .group = group};
-            continue;
-        }
-        describe_argument(args[i], sizeof args[i], f);
-        describe_default(value, sizeof value, f, &o, command);
-        snprintf(docs[i], sizeof docs[i], "%s%s", f->help, value);
-        options[k++] = (struct argp_option){.name = f->name,
-                                            .key = 1000 + i,
-                                            .arg = args[i][0] ? args[i] : NULL,
-                                            .doc = docs[i],
-                                            .group = group};
-        if (has_negation(f)) {
-            snprintf(no[i], sizeof no[i], "no-%s", f->name);
-            options[k++] = (struct argp_option){.name = no[i], .flags = OPTION_ALIAS};
-        }
+        if (flags[i].kind != FLAG_GROUP)
+            put_flag(out, &flags[i], &o, command);
+        else if (command & (FOR_TRAIN | FOR_VERIFY) && heads_some(flags, n, i, command))
+            fprintf(out, "\n %s:\n", flags[i].help);
     }
-    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
-        if (commands[i].command == command) {
-            argp.args_doc = commands[i].usage;
-            argp.doc = commands[i].doc;
-        }
-    snprintf(name, sizeof name, "accrue %s",
-             command == FOR_TRAIN    ? "train"
-             : command == FOR_VERIFY ? "verify"
-             : command == FOR_PLOT   ? "plot"
-             : command == FOR_CHECK  ? "check"
-                                     : "inspect");
-    argp_help(&argp, out, ARGP_HELP_SHORT_USAGE | ARGP_HELP_LONG | ARGP_HELP_DOC, name);
-    fputc('\n', out);
+    for (const char *line = commands[c].more; *line;) {
+        char text[DOC_BYTES];
+        int len = (int)strcspn(line, "\n");
+        snprintf(text, sizeof text, "%.*s", len, line);
+        fputc('\n', out);
+        put_text(out, 0, text);
+        line += len + (line[len] == '\n');
+    }
 }
 
 /* Text for roff: dashes of flags stay dashes, a leading dot or quote is no request. */
@@ -254,7 +274,6 @@ void flags_man(FILE *out)
         "\\fItraining.svg\\fP, \\fIrun.yaml\\fP with the configuration and the origin of every "
         "value, for \\-\\-config, and \\fIskipped_samples.jsonl\\fP where rows were left out. With "
         "\\-\\-logger, logs in the folder of \\-\\-run\\-name below \\-\\-log\\-dir. A run that "
-        "begins "
-        "anew empties earlier ones.\n",
+        "begins anew moves earlier ones aside.\n",
         out);
 }

@@ -138,6 +138,8 @@ int flag_read(cli_options *o, const flag *f, const char *where, const char *valu
     case FLAG_STRING:
         if (f->choices)
             bad = read_choice(&choice, f, where, value);
+        if (!*value && f->expects)
+            return cli_fail(EXIT_BAD_INPUT, "%s: '', %s expected", where, f->expects);
         if (!bad && !*value)
             value = NULL; /* the peer's '' is unset */
         memcpy(at, &value, sizeof value);
@@ -183,18 +185,21 @@ void flag_set_switch(cli_options *o, const flag *f, bool on)
         *(bool *)at = on;
 }
 
-/* A flag of the peer's that accrue lacks passes with the value that is what accrue does. */
-int flag_check_later(const flag *f, const char *where, const char *value)
+bool flag_is_peers(const flag *f, const char *value)
 {
     char *end_a = NULL, *end_b = NULL;
 
-    if (f->peer && strcmp(f->peer, value) == 0)
+    if (!f->peer || !*f->peer || !*value || strcmp(f->peer, value) == 0)
+        return f->peer && strcmp(f->peer, value) == 0;
+    double a = strtod(f->peer, &end_a), b = strtod(value, &end_b);
+    return !*end_a && !*end_b && fabs(a - b) <= 0;
+}
+
+/* A flag of the peer's that accrue lacks passes with the value that is what accrue does. */
+int flag_check_later(const flag *f, const char *where, const char *value)
+{
+    if (flag_is_peers(f, value))
         return 0;
-    if (f->peer && *f->peer && *value) {
-        double a = strtod(f->peer, &end_a), b = strtod(value, &end_b);
-        if (!*end_a && !*end_b && fabs(a - b) <= 0)
-            return 0;
-    }
     if (flags_is_switch(f) && strncmp(where, "--", 2) == 0)
         return cli_fail(EXIT_BAD_INPUT, "%s is not supported yet", where);
     return cli_fail(EXIT_BAD_INPUT, "%s%s%s is not supported yet", where, joint(where),

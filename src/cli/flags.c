@@ -2,7 +2,7 @@
  *
  * The syntax is argparse's: --flag value, --flag=value, --flag and --no-flag, several values after
  * a list flag, the last of repeated flags wins; underscores pass for dashes.  argp would print
- * three lines for a mistake and knows no lists, so it renders the help and parses nothing. */
+ * three lines for a mistake and knows no lists. */
 #include "flags.h"
 
 #include "cli.h"
@@ -19,7 +19,8 @@ typedef struct parser {
     unsigned command;
     int argc, next;
     char **argv;
-    char ignored[600];
+    char ignored[1000];
+    bool noted[MAX_FLAGS];
 } parser;
 
 void flags_init(cli_options *o)
@@ -78,11 +79,11 @@ static bool abbreviates(const char *word, const char *name)
     return true;
 }
 
-const char *nearest_name(const char *word, const char *(*candidate)(int i, void *ctx), int n,
-                         void *ctx)
+const char *nearest_within(int most, const char *word, const char *(*candidate)(int i, void *ctx),
+                           int n, void *ctx)
 {
     size_t len = strlen(word);
-    int best = (int)(len / 2) + 1; /* farther than this is no resemblance */
+    int best = most + 1;
     const char *nearest = NULL;
 
     for (int i = 0; i < n; i++) {
@@ -98,6 +99,12 @@ const char *nearest_name(const char *word, const char *(*candidate)(int i, void 
         }
     }
     return nearest;
+}
+
+const char *nearest_name(const char *word, const char *(*candidate)(int i, void *ctx), int n,
+                         void *ctx)
+{
+    return nearest_within((int)(strlen(word) / 2), word, candidate, n, ctx);
 }
 
 /* Train and verify take each other's flags, so that a command line can be used for both. */
@@ -172,14 +179,14 @@ static int take_list(parser *p, const flag *f, const char *where, const char *in
     return 0;
 }
 
-static void note_ignored(parser *p, const flag *f)
+static void note_ignored(parser *p, const flag *f, const char *value)
 {
     size_t used = strlen(p->ignored);
-    char name[NAME_BYTES + 4];
+    bool *noted = &p->noted[f - p->flags];
 
-    snprintf(name, sizeof name, "--%s", f->name);
-    if (!strstr(p->ignored, name))
-        snprintf(p->ignored + used, sizeof p->ignored - used, "%s%s", used ? ", " : "", name);
+    if (!*noted && !flag_is_peers(f, value))
+        snprintf(p->ignored + used, sizeof p->ignored - used, "%s--%s", used ? ", " : "", f->name);
+    *noted |= !flag_is_peers(f, value);
 }
 
 static int take_switch(parser *p, const flag *f, bool on, const char *inline_value)
@@ -193,7 +200,7 @@ static int take_switch(parser *p, const flag *f, bool on, const char *inline_val
     if (f->role == ROLE_LATER)
         return flag_check_later(f, where, on ? "true" : "false");
     if (f->role == ROLE_IGNORED)
-        note_ignored(p, f);
+        note_ignored(p, f, on ? "true" : "false");
     else
         flag_set_switch(p->o, f, on);
     return 0;
@@ -219,7 +226,7 @@ static int take_flag(parser *p, int index, bool on, const char *inline_value)
     if (f->role == ROLE_LATER)
         return flag_check_later(f, where, value);
     if (f->role == ROLE_IGNORED) {
-        note_ignored(p, f);
+        note_ignored(p, f, value);
         return 0;
     }
     return flag_read(p->o, f, where, value);

@@ -72,7 +72,9 @@ typedef struct flag {
     bool above; /* min itself is excluded */
     const flag_choice *choices;
     const char *peer;    /* ROLE_LATER: the one value accepted, as it is what accrue does;
+                          * ROLE_IGNORED: the one that needs no notice;
                           * else what a configuration holds for unset, where that is not null */
+    const char *expects; /* FLAG_STRING: where '' is not unset but refused, "a file" */
     const char *unset;   /* how the help words a default that is not a value */
     const char *also;    /* what others call it: a hint for "did you mean", not accepted */
     const char *section; /* FLAG_GROUP: of the keys below it, "" the stage itself, NULL no keys */
@@ -110,6 +112,8 @@ int flag_read(cli_options *o, const flag *f, const char *where, const char *valu
 int flag_read_list(cli_options *o, const flag *f, const char *where, const char *value, int *n);
 void flag_set_list(cli_options *o, const flag *f, int n);
 void flag_set_switch(cli_options *o, const flag *f, bool on);
+/* Whether `value` is the one that the peer has where nothing is said. */
+bool flag_is_peers(const flag *f, const char *value);
 /* Whether ROLE_LATER's `f` can have this value. */
 int flag_check_later(const flag *f, const char *where, const char *value);
 
@@ -119,6 +123,9 @@ void flags_man(FILE *out);
 /* The candidate nearest to `word`, or NULL when none resembles it. */
 const char *nearest_name(const char *word, const char *(*candidate)(int i, void *ctx), int n,
                          void *ctx);
+/* The same within `most` letters added, left out, replaced or swapped. */
+const char *nearest_within(int most, const char *word, const char *(*candidate)(int i, void *ctx),
+                           int n, void *ctx);
 
 /* Configuration --------------------------------------------------------------------------- */
 

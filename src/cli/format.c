@@ -53,8 +53,10 @@ int cli_exit_code(accrue_status status)
 
 int cli_finish(int code)
 {
-    if (fflush(stdout) || ferror(stdout))
+    if (fflush(stdout))
         return cli_fail(EXIT_FAILURE, "standard output: %s", strerror(errno));
+    if (ferror(stdout))
+        return cli_fail(EXIT_FAILURE, "standard output: not everything could be written");
     return code;
 }
 
@@ -147,6 +149,33 @@ figure format_exact(double x)
             break;
     }
     return out;
+}
+
+static bool is_utf8(const char *s, size_t bytes)
+{
+    json_t *text = json_stringn(s, bytes);
+    bool fine = text;
+
+    json_decref(text);
+    return fine;
+}
+
+void format_name(char *out, size_t bytes, const char *s)
+{
+    size_t n = 0;
+
+    while (*s && n + 5 < bytes) {
+        size_t len = 1;
+        while (len < 4 && ((unsigned char)s[len] & 0xc0) == 0x80)
+            len++;
+        bool seen = (unsigned char)*s >= 0x20 && *s != 0x7f && is_utf8(s, len);
+        if (!seen)
+            len = 1;
+        memcpy(out + n, seen ? s : "?", len);
+        n += len;
+        s += len;
+    }
+    out[n] = '\0';
 }
 
 double ratio(double sum, double total)

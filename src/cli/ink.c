@@ -56,38 +56,11 @@ static bool continues(char c)
     return ((unsigned char)c & 0xc0) == 0x80;
 }
 
-static bool is_utf8(const char *s, size_t bytes)
-{
-    json_t *text = json_stringn(s, bytes);
-
-    json_decref(text);
-    return text;
-}
-
-/* `s` as UTF-8, with a question mark for each byte that is none or that nobody sees. */
-static void clean_name(char *out, const char *s)
-{
-    size_t n = 0;
-
-    while (*s && n + 5 < INK_NAME_BYTES) {
-        size_t len = 1;
-        while (len < 4 && continues(s[len]))
-            len++;
-        bool seen = (unsigned char)*s >= 0x20 && *s != 0x7f && is_utf8(s, len);
-        if (!seen)
-            len = 1;
-        memcpy(out + n, seen ? s : "?", len);
-        n += len;
-        s += len;
-    }
-    out[n] = '\0';
-}
-
 void ink_fit(cairo_t *cr, char *out, const char *s, double room)
 {
     char whole[INK_NAME_BYTES];
 
-    clean_name(whole, s);
+    format_name(whole, sizeof whole, s);
     size_t n = strlen(whole), keep = n / 2;
     memcpy(out, whole, n + 1);
     while (ink_width(cr, out) > room && keep > 2) {

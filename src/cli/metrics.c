@@ -2,62 +2,39 @@
  * written whole and flushed, so a run that dies leaves no half line but its last. */
 #include "cli.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-/* Whether the record was written before the point where the run goes on; it goes into the history
- * then. */
-static bool is_before(const char *line, size_t bytes, const accrue_event *start, history *h)
+typedef struct reading {
+    const accrue_event *start;
+    history *h;
+} reading;
+
+/* A record from before the point where the run goes on goes into the history. */
+static log_line judge(char *line, size_t bytes, void *ctx)
 {
+    const reading *r = ctx;
     json_t *o = json_loadb(line, bytes, JSON_REJECT_DUPLICATES, NULL);
     bool train = json_object_get(o, "train"), val = json_object_get(o, "val");
     const json_t *epoch = json_object_get(o, "epoch"), *step = json_object_get(o, "global_step");
     int64_t e = json_integer_value(epoch);
-    bool kept = train != val && json_is_integer(epoch) && (val || json_is_integer(step)) &&
-                record_kept(val, e, json_integer_value(step), start);
+    log_line kind = LINE_BROKEN;
 
-    if (kept && h) {
-        kept = !history_record(h, o);
-        if (kept)
-            h->epochs[e].restored = true;
-    }
+    if (train != val && json_is_integer(epoch) && (val || json_is_integer(step)))
+        kind = record_kept(val, e, json_integer_value(step), r->start) ? LINE_KEPT : LINE_LATER;
+    if (kind == LINE_KEPT && r->h && history_record(r->h, o))
+        kind = LINE_BROKEN;
+    else if (kind == LINE_KEPT && r->h)
+        r->h->epochs[e].restored = true;
     json_decref(o);
-    return kept;
+    return kind;
 }
 
-/* Cuts what a run wrote after its checkpoint, a broken last line included: it is made again. */
-static int cut(const char *path, const accrue_event *start, history *h)
+int metrics_cut(log_file *log, const accrue_event *start, history *h)
 {
-    FILE *in = fopen(path, "re");
-    char *line = NULL;
-    size_t capacity = 0;
-    off_t kept = 0;
-    int failed = 0;
+    reading r = {start, h};
 
-    if (!in)
-        return errno == ENOENT ? 0 : -1;
-    for (;;) {
-        ssize_t n = getline(&line, &capacity, in);
-        if (n <= 0 || line[n - 1] != '\n' || !is_before(line, (size_t)n, start, h))
-            break;
-        kept += n;
-    }
-    failed = ferror(in);
-    free(line);
-    fclose(in);
-    return failed || truncate(path, kept) ? -1 : 0;
-}
-
-int metrics_open(log_file *log, const char *folder, const accrue_event *start, history *h)
-{
-    *log = (log_file){.path = cli_path(folder, "metrics.jsonl")};
-    if (cli_make_folder(folder))
-        return -1;
-    if (!start->resumed || !cut(log->path, start, h))
-        log->file = fopen(log->path, start->resumed ? "ae" : "we");
-    return log->file ? 0 : -1;
+    return log_file_cut(log, judge, &r);
 }
 
 /* {"train": {"loss": 1, ...}, "epoch": 0, ...}: the part before a slash is an object. */
@@ -92,7 +69,7 @@ int metrics_write(log_file *log, const record *r)
     if (!out)
         return -1;
     put_record(out, r);
-    failed = fclose(out) || fwrite(text, 1, bytes, log->file) != bytes || fflush(log->file);
+    failed = fclose(out) || log_file_append(log, text, bytes);
     free(text);
     return failed ? -1 : 0;
 }

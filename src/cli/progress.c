@@ -27,11 +27,12 @@ static bool locale_is_utf8(void)
 
 void progress_init(progress *p, int64_t log_freq)
 {
-    const char *term = getenv("TERM");
+    const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
 
     *p = (progress){.log_freq = log_freq, .drawn = -1};
     p->terminal = isatty(STDOUT_FILENO) && !(term && strcmp(term, "dumb") == 0);
     p->utf8 = locale_is_utf8();
+    p->color = p->utf8 && !(no_color && *no_color);
 }
 
 void progress_clear(progress *p)
@@ -77,16 +78,17 @@ static void append(char *line, int *room, const char *part)
 
 static void draw_cells(const progress *p, int cells, double share)
 {
-    const char *full = p->utf8 ? "\u2501" : "=", *rest = p->utf8 ? "\u2501" : "-";
+    const char *full = p->utf8 ? "\u2501" : "=";
+    const char *rest = p->color ? "\u2501" : p->utf8 ? "\u2500" : "-";
     int filled = (int)(share * cells + 0.5);
 
-    fputs(p->utf8 ? "\033[36m" : "[", stdout);
+    fputs(p->color ? "\033[36m" : "[", stdout);
     for (int i = 0; i < cells; i++) {
-        if (i == filled && p->utf8)
+        if (i == filled && p->color)
             fputs("\033[90m", stdout);
         fputs(i < filled ? full : rest, stdout);
     }
-    fputs(p->utf8 ? "\033[0m" : "]", stdout);
+    fputs(p->color ? "\033[0m" : "]", stdout);
 }
 
 static void draw(progress *p, const accrue_event *now)

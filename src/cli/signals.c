@@ -55,6 +55,7 @@ void signals_catch(double grace)
     handle(SIGTERM, on_stop);
     handle(SIGHUP, on_stop);
     handle(SIGUSR1, on_save);
+    signal(SIGPIPE, SIG_IGN); /* who read the progress has left; the training has not */
     signal(SIGXFSZ, SIG_IGN); /* a file over the limit is an error like a full disk */
 }
 

@@ -141,7 +141,7 @@ int tensorboard_open(log_file *log, const char *folder, const accrue_event *star
     gethostname(host, sizeof host - 1);
     snprintf(name, sizeof name, TENSORBOARD_PREFIX "%010lld.%s.%lld.0", next_second(folder), host,
              (long long)getpid());
-    *log = (log_file){.path = cli_path(folder, name)};
+    *log = (log_file){.path = cli_path(folder, name), .made = true};
     log->file = fopen(log->path, "wxe");
     if (!log->file)
         return -1;

@@ -86,6 +86,42 @@ static inline int run_argv(char **argv, const char *stdout_path)
     return WEXITSTATUS(status);
 }
 
+/* Begins "train --x y" beside the test; its output goes to cli.out and cli.err as that of run. */
+static inline pid_t begin_run(const char *command)
+{
+    pid_t child = fork();
+
+    if (child == 0) {
+        int o = open("cli.out", O_WRONLY | O_CREAT | O_TRUNC, 0666);
+        int e = open("cli.err", O_WRONLY | O_CREAT | O_TRUNC, 0666);
+        dup2(o, STDOUT_FILENO);
+        dup2(e, STDERR_FILENO);
+        exec_with(command);
+    }
+    assert_true(child > 0);
+    return child;
+}
+
+static inline void wait_for_text(const char *path)
+{
+    struct stat st;
+
+    while (stat(path, &st) || st.st_size == 0)
+        usleep(2000);
+}
+
+/* The exit code of what begin_run began; its output is in `out` and `err`. */
+static inline int end_run(pid_t child)
+{
+    int status = 0;
+
+    assert_int_equal(waitpid(child, &status, 0), child);
+    read_file(out, "cli.out");
+    read_file(err, "cli.err");
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
 /* Runs "train --x y". */
 static inline int run_to(const char *command, const char *stdout_path)
 {

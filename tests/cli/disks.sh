@@ -91,6 +91,19 @@ if [ "${4:-}" = inside ]; then
     same "$disk/run"
     umount "$disk"
 
+    # The logs' disk is full, that of the checkpoints is not.
+    mount -t tmpfs -o size=8k none "$disk"
+    expect 1 logs-full --epochs 4 --save-path "$work/logs-full" --log-dir "$disk" --logger csv
+    says logs-full "^accrue: $disk/.*/metrics.csv: No space left on device; no records from step [0-9]* on$"
+    says logs-full "stopped by a log that cannot be written at optimizer step [0-9]*; saved as $work/logs-full/[0-9]*;"
+    expect 0 logs-none --epochs 4 --save-path "$work/logs-full"
+    says logs-none 'goes on from '
+    same "$work/logs-full"
+    expect 1 logs-on --epochs 4 --save-path "$work/logs-on" --log-dir "$disk" --logger csv --on-save-error continue
+    says logs-on 'metrics.csv: No space left on device; no records from step [0-9]* on; training goes on'
+    same "$work/logs-on"
+    umount "$disk"
+
     # Read-only from the beginning: nothing is trained.
     mount -t tmpfs -o size=8m none "$disk"
     mkdir "$disk/run"

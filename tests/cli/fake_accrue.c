@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 static const char *const status_names[] = {"ACCRUE_OK",        "ACCRUE_ENOMEM",  "ACCRUE_EINVAL",
@@ -237,27 +238,61 @@ static void go_on(accrue_event *e)
     e->micro_batch = micro_batch;
 }
 
+typedef struct listener {
+    accrue_event_cb cb;
+    void *payload;
+    bool stop; /* asked for */
+} listener;
+
+/* Whether the callback cancels. */
+static bool told(listener *l, const accrue_event *e)
+{
+    int answer = l->cb(e, l->payload);
+
+    l->stop |= answer == ACCRUE_SAVE_AND_STOP || answer == ACCRUE_GIVE_UP_AND_STOP;
+    return answer == ACCRUE_CANCEL;
+}
+
+static bool save(listener *l, accrue_event *e, const char *save_path)
+{
+    char folder[400];
+
+    e->kind = ACCRUE_EVENT_CHECKPOINT;
+    snprintf(folder, sizeof folder, "%s/%lld", save_path, (long long)e->epoch);
+    (void)mkdir(save_path, 0777);
+    (void)mkdir(folder, 0777);
+    e->message = folder;
+    e->save_bytes = 12345678;
+    e->save_seconds = 0.25;
+    e->save_wait_seconds = 0.0015;
+    bool canceled = told(l, e);
+    e->message = NULL;
+    return canceled;
+}
+
 accrue_status accrue_train(const accrue_train_options *o, accrue_event_cb cb, void *payload,
                            accrue_error *err)
 {
+    listener l = {.cb = cb, .payload = payload};
     accrue_train_plan plan = made_up_plan(o);
     accrue_event e = {.kind = ACCRUE_EVENT_START, .plan = &plan, .micro_batches = 40};
     accrue_status st = fail_as(o->verifier, "fail-", err);
-    char folder[300];
 
     dump_options(o);
     if (st)
         return st;
     go_on(&e);
-    if (cb(&e, payload))
+    if (told(&l, &e))
         return ACCRUE_ECANCELED;
     e.kind = ACCRUE_EVENT_NOTICE;
     e.message = "row 7: skipped\non purpose";
-    if (cb(&e, payload))
+    if (told(&l, &e))
         return ACCRUE_ECANCELED;
     for (; e.epoch < o->epochs; e.epoch++) {
+        if (l.stop)
+            return ACCRUE_ECANCELED;
         e.kind = ACCRUE_EVENT_EPOCH;
-        if (cb(&e, payload))
+        if (told(&l, &e))
             return ACCRUE_ECANCELED;
         for (int64_t i = e.micro_batch + 1; i <= 40; i++) {
             double at = (double)e.global_step / (double)plan.total_steps;
@@ -267,7 +302,7 @@ accrue_status accrue_train(const accrue_train_options *o, accrue_event_cb cb, vo
             e.micro_batch = i;
             e.seconds += 0.05;
             e.metrics = made_up(o, at, noise_at(i + 40 * e.epoch));
-            if (cb(&e, payload))
+            if (told(&l, &e))
                 return ACCRUE_ECANCELED;
             if (i % n)
                 continue;
@@ -278,8 +313,12 @@ accrue_status accrue_train(const accrue_train_options *o, accrue_event_cb cb, vo
             e.data_seconds = 0.001;
             e.forward_backward_seconds = 0.04 * (double)n;
             e.optimizer_seconds = 0.009;
-            if (cb(&e, payload))
+            if (told(&l, &e))
                 return ACCRUE_ECANCELED;
+            if (l.stop) {
+                (void)save(&l, &e, o->save_path);
+                return ACCRUE_ECANCELED;
+            }
             if (e.global_step == 3) {
                 st = fail_as(o->verifier, "stop-", err);
                 if (st)
@@ -289,15 +328,9 @@ accrue_status accrue_train(const accrue_train_options *o, accrue_event_cb cb, vo
         e.micro_batch = 0;
         e.kind = ACCRUE_EVENT_VALIDATION;
         e.metrics = made_up(o, (double)e.global_step / (double)plan.total_steps, 0.2);
-        if (cb(&e, payload))
+        if (told(&l, &e))
             return ACCRUE_ECANCELED;
-        e.kind = ACCRUE_EVENT_CHECKPOINT;
-        snprintf(folder, sizeof folder, "%s/%lld", o->save_path, (long long)e.epoch);
-        e.message = folder;
-        e.save_bytes = 12345678;
-        e.save_seconds = 0.25;
-        e.save_wait_seconds = 0.0015;
-        if (cb(&e, payload))
+        if (save(&l, &e, o->save_path))
             return ACCRUE_ECANCELED;
     }
     return ACCRUE_OK;

@@ -104,5 +104,25 @@ until [ -s "$work/nohup/metrics.jsonl" ]; do sleep 0.01; done
 kill -HUP $pid
 wait "$pid" || complain "SIGHUP stopped a run under nohup: $(cat "$work/nohup.out")"
 
+# Who reads the progress leaves: the training ends as any, and says what was not shown.
+# shellcheck disable=SC2086
+{
+    "$accrue" train $flags --save-path "$work/piped" 2>"$work/piped.err"
+    echo $? >"$work/piped.code"
+} | head -1 >"$work/piped.out"
+[ "$(cat "$work/piped.code")" = 1 ] || complain "into head: exit $(cat "$work/piped.code")"
+[ "$(grep -v "^accrue: notice: epoch" "$work/piped.err")" = "accrue: standard output: Broken pipe" ] ||
+    complain "into head: $(cat "$work/piped.err")"
+diff -r --no-dereference -x metrics.jsonl -x run.yaml "$work/alone" "$work/piped" ||
+    complain "a run into head ends otherwise"
+
+# What goes on after a run that was to begin anew.
+begin anew --no-resume-from-checkpoint
+kill -TERM $pid
+ends 0
+grep -q '; the same command without --no-resume-from-checkpoint goes on from there$' "$work/anew.err" ||
+    complain "not told how to go on: $(cat "$work/anew.err")"
+same anew
+
 [ "$failed" = 0 ] && echo "signals save, and the same command goes on"
 exit "$failed"

@@ -107,13 +107,18 @@ static const struct {
     {V "--gradient-checkpointing", "--gradient-checkpointing is not supported yet"},
     {V "--resume-from-checkpoint",
      "unknown flag --resume-from-checkpoint; did you mean --no-resume-from-checkpoint?"},
-    {V "--vllm-endpoint http://h:1/v1", "--vllm-endpoint http://h:1/v1 is not supported yet"},
     {"verify --verifier-name-or-path v --dump-config",
      "--dump-config: accrue train prints the configuration"},
-    {V "--block-size 16", "--block-size 16 is not supported yet"},
-    {V "--no-enable-confidence-head", "--no-enable-confidence-head is not supported yet"},
-    {V "--max-retries 4", "--max-retries 4 is not supported yet"},
     {V "--token-freq-path f.pt", "--token-freq-path f.pt is not supported yet"},
+    {V "--hidden-states-backend mooncake", "--hidden-states-backend mooncake is not supported yet"},
+    {V "--config ''", "--config: '', a file expected"},
+    {"verify --config ''", "--config: '', a file expected"},
+    {V "--config=", "--config: '', a file expected"},
+    {V "--batch-plan ''", "--batch-plan: '', a file expected"},
+    {V "--dump-batch-plan ''", "--dump-batch-plan: '', a file expected"},
+    {V "--resume-from ''", "--resume-from: '', a folder expected"},
+    {V "--data-path ''", "--data-path: '', a folder expected"},
+    {"plot x --out ''", "--out: '', a file expected"},
 };
 
 static void test_mistakes(void **state)
@@ -172,6 +177,17 @@ static void test_ignored(void **state)
                              "--prefetch-factor, --trust-remote-code, --draft-attn-impl, "
                              "--draft-mrope-full-head-hack, --deterministic-cuda, "
                              "--loss-implementation\n");
+    /* Of other kinds of draft: noticed where they are not the peer's defaults. */
+    assert_int_equal(run("train --dry-run --verifier-name-or-path v --down-sample-ratio-min 0.1 "
+                         "--down-sample-ratio 0.5 --block-size 16 --no-enable-confidence-head "
+                         "--max-retries 4 --max-retries 3 --request-timeout 120.0 --markov-rank "
+                         "256 --mask-token-id 3 --sliding-window-non-causal --max-anchors 9 "
+                         "--vllm-endpoint http://h:1/v1 --on-generate cache"),
+                     0);
+    assert_string_equal(err, "accrue: notice: no meaning here, ignored: --down-sample-ratio-min, "
+                             "--down-sample-ratio, --block-size, --enable-confidence-head, "
+                             "--max-retries, --mask-token-id, --sliding-window-non-causal, "
+                             "--max-anchors, --vllm-endpoint, --on-generate\n");
 }
 
 static void test_values_arrive(void **state)
@@ -265,6 +281,7 @@ static void test_exit_codes(void **state)
             assert_string_equal(out, "");
         }
     }
+    assert_int_equal(system("rm -rf stopped"), 0);
     assert_int_equal(run("train --save-path stopped --verifier-name-or-path stop-ACCRUE_ENUMERIC"),
                      1);
     assert_string_equal(err, "accrue: notice: row 7: skipped on purpose\n"
@@ -315,6 +332,7 @@ static void test_metrics(void **state)
 static void test_plain_progress(void **state)
 {
     (void)state;
+    assert_int_equal(system("rm -rf p"), 0);
     assert_int_equal(run("train --verifier-name-or-path v --save-path p --epochs 2 --log-freq 10"),
                      0);
     assert_non_null(strstr(out, "5,091,264 trainable of 61,234,567 parameters"));
@@ -436,32 +454,91 @@ static void a24_progress_counts_optimizer_steps(void **state)
     assert_in_range(first, 10, 11);
 }
 
+static void expect_interrupted(const char *flags, const char *told)
+{
+    char command[200], line[300];
+
+    assert_int_equal(system("rm -rf i"), 0);
+    setenv("FAKE_ACCRUE_MS", "20", 1);
+    snprintf(command, sizeof command,
+             "train --verifier-name-or-path v --save-path i --epochs 20 %s", flags);
+    pid_t child = begin_run(command);
+    wait_for_text("i/metrics.jsonl");
+    kill(child, SIGINT);
+    assert_int_equal(end_run(child), 130);
+    unsetenv("FAKE_ACCRUE_MS");
+    expect_text(err, "accrue: notice: stopped by SIGINT at optimizer step ");
+    snprintf(line, sizeof line, "; saved as i/0; the same command%s goes on from there\n", told);
+    expect_text(err, line);
+}
+
+/* What is told to go on with is what does go on. */
 static void test_interrupt(void **state)
 {
-    int status = 0;
-    struct stat st;
+    (void)state;
+    expect_interrupted("--seed 1", "");
+    expect_interrupted("--no-resume-from-checkpoint", " without --no-resume-from-checkpoint");
+    expect_interrupted("--resume-from i", "");
+}
+
+/* On a terminal that could show colors. */
+static void test_no_color(void **state)
+{
+    (void)state;
+    for (int color = 0; color < 2; color++) {
+        struct winsize size = {.ws_row = 24, .ws_col = 100};
+        int master = -1, status = 0;
+        size_t n = 0;
+        pid_t child = forkpty(&master, NULL, NULL, &size);
+        if (child == 0) {
+            setenv("LC_ALL", "C.UTF-8", 1);
+            setenv("TERM", "xterm", 1);
+            setenv("NO_COLOR", color ? "" : "1", 1);
+            exec_with("train --verifier-name-or-path v --save-path t --epochs 1");
+        }
+        assert_true(child > 0);
+        for (ssize_t got = 1; got > 0; n += got > 0 ? (size_t)got : 0)
+            got = read(master, out + n, OUTPUT_BYTES - 1 - n);
+        out[n] = '\0';
+        close(master);
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(status, 0);
+        expect_text(out, "\u2501\u2501");
+        assert_true(!color == !strstr(out, "\033[36m"));
+        assert_true(!color == !strstr(out, "\033[0m"));
+        assert_true(!color == !!strstr(out, "\u2501\u2500"));
+    }
+}
+
+/* Who reads the progress may leave; the training does not. */
+static void test_closed_pipe(void **state)
+{
+    int ends[2], status = 0;
 
     (void)state;
-    setenv("FAKE_ACCRUE_MS", "20", 1);
-    unlink("i/metrics.jsonl");
+    assert_int_equal(system("rm -rf piped"), 0);
+    assert_int_equal(pipe(ends), 0);
     pid_t child = fork();
     if (child == 0) {
-        int o = open("cli.out", O_WRONLY | O_CREAT | O_TRUNC, 0666);
         int e = open("cli.err", O_WRONLY | O_CREAT | O_TRUNC, 0666);
-        dup2(o, STDOUT_FILENO);
+        signal(SIGPIPE, SIG_DFL);
+        dup2(ends[1], STDOUT_FILENO);
         dup2(e, STDERR_FILENO);
-        exec_with("train --verifier-name-or-path v --save-path i --epochs 20");
+        close(ends[0]);
+        close(ends[1]);
+        exec_with("train --verifier-name-or-path v --save-path piped --epochs 2");
     }
-    while (stat("i/metrics.jsonl", &st) || st.st_size == 0)
-        usleep(2000);
-    kill(child, SIGINT);
+    close(ends[0]);
+    close(ends[1]);
     assert_int_equal(waitpid(child, &status, 0), child);
-    unsetenv("FAKE_ACCRUE_MS");
     assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 130);
+    assert_int_equal(WEXITSTATUS(status), 1);
     read_file(err, "cli.err");
-    assert_non_null(strstr(err, "accrue: notice: stopped by SIGINT at optimizer step "));
-    assert_non_null(strstr(err, "; the same command goes on from there\n"));
+    assert_string_equal(err, "accrue: notice: row 7: skipped on purpose\n"
+                             "accrue: standard output: Broken pipe\n");
+    json_t *records = load_records("piped/metrics.jsonl");
+    assert_int_equal(json_array_size(records), 82);
+    json_decref(records);
 }
 
 static void test_cannot_write(void **state)
@@ -471,7 +548,7 @@ static void test_cannot_write(void **state)
     assert_non_null(f);
     fclose(f);
     assert_int_equal(run("train --verifier-name-or-path v --save-path file/x"), 1);
-    assert_string_equal(err, "accrue: file/x/metrics.jsonl: Not a directory\n");
+    assert_string_equal(err, "accrue: file/x: Not a directory\n");
     assert_int_equal(run_to("train --help", "/dev/full"), 1);
     assert_string_equal(err, "accrue: standard output: No space left on device\n");
 }
@@ -551,6 +628,44 @@ static void test_help(void **state)
     assert_non_null(strstr(err, "Usage: accrue COMMAND"));
 }
 
+/* Flags in one column, texts in another, no line too long. */
+static void test_help_layout(void **state)
+{
+    static const char *const commands[] = {"train", "verify", "check", "inspect", "plot"};
+    char command[40];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        bool flags = false;
+        int n = 0;
+        snprintf(command, sizeof command, "%s --help", commands[i]);
+        assert_int_equal(run(command), 0);
+        for (char *line = strtok(out, "\n"); line; line = strtok(NULL, "\n")) {
+            size_t indent = strspn(line, " "), len = strlen(line);
+            if (len > 79 || line[len - 1] == ' ')
+                fail_msg("%s: %s", command, line);
+            bool flag = indent == 6 && strncmp(line + 6, "--", 2) == 0;
+            flags |= flag;
+            n += flag;
+            if (!flags || indent <= 1) /* what stands around; a heading */
+                continue;
+            if (flag && len > 29 && line[28] == ' ' && line[27] == ' ')
+                assert_true(line[29] != ' ');
+            else if (flag)
+                assert_null(strstr(line + 6, "  "));
+            else if (indent != 29)
+                fail_msg("%s: %s", command, line);
+        }
+        assert_true(n > (strcmp(commands[i], "train") == 0 ? 70 : 1));
+    }
+    /* No text stands under no flag. */
+    assert_int_equal(run("train --help"), 0);
+    expect_text(out, "\n      --best-metric={loss,acceptance}\n"
+                     "                             What ");
+    expect_text(out, "\n      --on-nonfinite={stop,skip}\n"
+                     "                             A loss ");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -564,11 +679,14 @@ int main(void)
         cmocka_unit_test(test_terminal_bar),
         cmocka_unit_test(a24_progress_counts_optimizer_steps),
         cmocka_unit_test(test_interrupt),
+        cmocka_unit_test(test_closed_pipe),
+        cmocka_unit_test(test_no_color),
         cmocka_unit_test(test_cannot_write),
         cmocka_unit_test(test_dry_run),
         cmocka_unit_test(test_verify),
         cmocka_unit_test(test_inspect),
         cmocka_unit_test(test_help),
+        cmocka_unit_test(test_help_layout),
     };
 
     return cmocka_run_group_tests_name("cli", tests, NULL, NULL);

@@ -56,6 +56,13 @@ static void a22_misspelt_keys(void **state)
         {"trian:\n  seed: 1\n", "c.yaml:1: trian: no such section; did you mean train?"},
         {"train:\n  loss: {'': 1}\n",
          "c.yaml:2: train.loss.: no such key; see accrue train --help"},
+        {"train:\n  seed: 1\noptimzer:\n  lr: 1\n",
+         "c.yaml:3: optimzer: no such stage; did you mean train.optimizer?"},
+        {"sched:\n  a: 1\ntrain:\n  seed: 1\n",
+         "c.yaml:1: sched: no such stage; did you mean train.scheduler?"},
+        {"train:\n  seed: 1\ntrian:\n  seed: 2\n",
+         "c.yaml:3: trian: no such stage; did you mean train?"},
+        {"train:\n  seed: 1\nlos: {}\n", "c.yaml:3: los: no such stage; did you mean train.loss?"},
     };
 
     (void)state;
@@ -179,8 +186,8 @@ static void test_unsupported(void **state)
          "c.yaml:3: train.generation.on_missing: generate is not supported yet"},
         {"train:\n  trainer:\n    fsdp_shard: yes\n",
          "c.yaml:3: train.trainer.fsdp_shard: true is not supported yet"},
-        {"train:\n  dspark:\n    markov_rank: 64\n",
-         "c.yaml:3: train.dspark.markov_rank: 64 is not supported yet"},
+        {"train:\n  draft:\n    token_freq_path: f.pt\n",
+         "c.yaml:3: train.draft.token_freq_path: f.pt is not supported yet"},
     };
 
     (void)state;
@@ -191,6 +198,14 @@ static void test_unsupported(void **state)
                               "train --dry-run " V),
                      0);
     assert_string_equal(err, "");
+    assert_int_equal(run_with("train:\n  dspark: {markov_rank: 64, enable_confidence_head: no}\n"
+                              "  generation:\n    max_retries: 4\n    on_generate: delete\n"
+                              "  mtp:\n    step_weight_beta: 0.60\n",
+                              "train --dry-run " V),
+                     0);
+    assert_string_equal(err, "accrue: notice: c.yaml: no meaning here, ignored: "
+                             "train.dspark.markov_rank, train.dspark.enable_confidence_head, "
+                             "train.generation.max_retries\n");
     assert_int_equal(run_with("train:\n  deterministic_cuda: true\n  data:\n    num_workers: 12\n",
                               "train --dry-run --prefetch-factor 2 " V),
                      0);
@@ -289,6 +304,9 @@ static void test_yaml_refused(void **state)
 
     (void)state;
     refuse_all(faults, sizeof faults / sizeof faults[0]);
+    assert_int_equal(run_with("train:\n  trainer:\n    resume_from: ''\n", "train " V), 2);
+    assert_string_equal(err,
+                        "accrue: c.yaml:3: train.trainer.resume_from: '', a folder expected\n");
     assert_int_equal(run("train --config missing.yaml"), 2);
     assert_string_equal(err, "accrue: --config missing.yaml: No such file or directory\n");
     assert_int_equal(run("train --config ."), 2);
@@ -323,12 +341,14 @@ static void test_stages(void **state)
 {
     (void)state;
     assert_int_equal(run_with("prepare_data:\n  model: {a: [1, 2]}\ntrain:\n  seed: 3\n"
-                              "launch_vllm: x\n",
+                              "launch_vllm: x\ngenerate: {}\nprepare: 1\neval: 2\ngpt: 3\n"
+                              "serve: 1\nconvert: 1\n",
                               "train --dump-config " V),
                      0);
     expect_text(out, "  seed: 3\n");
     assert_string_equal(err, "accrue: notice: c.yaml: only the stage train is read, passed over: "
-                             "prepare_data, launch_vllm\n");
+                             "prepare_data, launch_vllm, generate, prepare, eval, gpt, serve, "
+                             "convert\n");
     assert_int_equal(run_with("seed: 3\ntrainer:\n  epochs: 7\n", "train --dump-config " V), 0);
     expect_text(out, "  seed: 3\n");
     expect_text(out, "    epochs: 7\n");

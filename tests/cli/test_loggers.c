@@ -244,11 +244,14 @@ static void test_other_columns(void **state)
                            "--ttt-steps 2"),
                      1);
     resume_at(NULL);
-    assert_non_null(strstr(err, "accrue: ./c/metrics.csv: has other columns than this run; "
-                                "--run-name gives it a folder of its own\n"));
+    expect_text(err, "accrue: ./c/metrics.csv: has other columns than this run; --run-name gives "
+                     "it a folder of its own; no records from step 20 on\n");
 }
 
 /* Names ----------------------------------------------------------------------------------- */
+
+#define TWENTY  "aaaaaaaaaaaaaaaaaaaa"
+#define HUNDRED TWENTY TWENTY TWENTY TWENTY TWENTY
 
 static const struct {
     const char *command, *message;
@@ -262,6 +265,20 @@ static const struct {
     {T "--logger ,csv", "--logger: '', one of tensorboard, csv, jsonl expected"},
     {T "--logger cs", "--logger: 'cs', one of tensorboard, csv, jsonl expected"},
     {T "--log-dir ''", "--log-dir: '', a folder expected"},
+    {T "--run-name {tmie}", "--run-name: {tmie}: no such placeholder; did you mean {time}?"},
+    {T "--dry-run --run-name x-{local-rank}/y",
+     "--run-name: {local-rank}: no such placeholder; did you mean {local_rank}?"},
+    {T "--run-name {}",
+     "--run-name: {}: no such placeholder; {time}, {utc_time}, {rank} and {local_rank} are known"},
+    {T "--run-name a{qqqqqqqqqqqq}",
+     "--run-name: {qqqqqqqqqqqq}: no such placeholder; {time}, {utc_time}, {rank} and {local_rank} "
+     "are known"},
+    {T "--logger csv --run-name " HUNDRED HUNDRED "{time}" HUNDRED,
+     "--run-name: a name of 319 bytes, at most 255 expected"},
+    {T "--dry-run --logger csv --run-name " HUNDRED HUNDRED HUNDRED,
+     "--run-name: a name of 300 bytes, at most 255 expected"},
+    {T "--logger csv --log-dir a/" HUNDRED HUNDRED HUNDRED "/b",
+     "--log-dir: a name of 300 bytes, at most 255 expected"},
     {T "--logger csv --run-name a{rank}",
      "RANK in the environment: 'two', a whole number expected"},
     {T "--logger csv --run-name {local_rank}",
@@ -329,12 +346,12 @@ static void test_run_names(void **state)
     assert_is_now(name, false);
     assert_int_equal(strlen(name), 19);
     assert_int_equal(run(T "--save-path name/out --epochs 1 --logger csv --log-dir name/b "
-                           "--run-name x_{utc_time}_r{rank}_{local_rank}_{rank}{other}{"),
+                           "--run-name x_{utc_time}_r{rank}_{local_rank}_{rank}}{"),
                      0);
     only_entry(name, "name/b");
     assert_memory_equal(name, "x_", 2);
     assert_is_now(name + 2, true);
-    assert_string_equal(name + 21, "+00:00_r3_0_3{other}{");
+    assert_string_equal(name + 21, "+00:00_r3_0_3}{");
     assert_int_equal(run(T "--save-path name/out --epochs 1 --logger csv --log-dir name/c "
                            "--run-name deep/{rank}"),
                      0);
@@ -386,7 +403,8 @@ static void test_full_disk(void **state)
                  T "--save-path full/out --epochs 1 --log-dir full --run-name run --logger %s",
                  cases[i].logger);
         assert_int_equal(run(command), 1);
-        snprintf(line, sizeof line, "\naccrue: %s: No space left on device\n", cases[i].file);
+        snprintf(line, sizeof line, "\naccrue: %s: No space left on device; no records from step ",
+                 cases[i].file);
         assert_non_null(strstr(err, line));
     }
     assert_int_equal(run(T "--save-path full/out --epochs 1 --logger csv --log-dir "
@@ -472,7 +490,7 @@ static void test_full_event_file(void **state)
     assert_int_equal(code, 1);
     assert_int_equal(read_event_folder("limit/r", file), 1); /* torn at its end, whole before */
     assert_in_range(n_events, 3, 10);
-    snprintf(line, sizeof line, "\naccrue: %s: File too large\n", file);
+    snprintf(line, sizeof line, "\naccrue: %s: File too large; no records from step ", file);
     assert_non_null(strstr(err, line));
 }
 

@@ -405,11 +405,25 @@ static void test_mistakes(void **state)
     assert_string_equal(err, "accrue: bad/full.png: No space left on device\n");
 }
 
+/* A run's name is whatever a folder's is; a terminal must not obey it. */
+static void test_names_are_cleaned(void **state)
+{
+    (void)state;
+    assert_int_equal(system("rm -rf odd && mkdir odd"), 0);
+    assert_int_equal(
+        run("train --verifier-name-or-path v --epochs 1 --save-path odd/a\033[31m\xff"), 0);
+    assert_int_equal(run("train --verifier-name-or-path v --epochs 1 --save-path odd/\u00fc"), 0);
+    assert_int_equal(run("plot odd/a\033[31m\xff odd/\u00fc --out odd.svg"), 0);
+    assert_non_null(strstr(out, "\na?[31m?     40 "));
+    assert_non_null(strstr(out, "\n\u00fc           40 "));
+    assert_null(strchr(out, '\033'));
+}
+
 static void test_help(void **state)
 {
     (void)state;
     assert_int_equal(run("plot --help"), 0);
-    assert_non_null(strstr(out, "Usage: accrue plot [OPTION...] DIR..."));
+    assert_non_null(strstr(out, "Usage: accrue plot [FLAG...] DIR..."));
     assert_non_null(strstr(out, "--smooth=N"));
     assert_null(strstr(out, "--json"));
     assert_int_equal(run("help"), 0);
@@ -423,10 +437,15 @@ static void test_help(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_training_plot), cmocka_unit_test(test_two_runs),
-        cmocka_unit_test(test_table),         cmocka_unit_test(test_odd_series),
-        cmocka_unit_test(test_any_log),       cmocka_unit_test(test_quoted_csv),
-        cmocka_unit_test(test_names),         cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_training_plot),
+        cmocka_unit_test(test_two_runs),
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_odd_series),
+        cmocka_unit_test(test_any_log),
+        cmocka_unit_test(test_quoted_csv),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_names_are_cleaned),
         cmocka_unit_test(test_help),
     };
 

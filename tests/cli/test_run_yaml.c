@@ -54,7 +54,8 @@ static void test_files_of_the_peer(void **state)
  * that of nothing said. */
 static void test_every_key_of_the_peer(void **state)
 {
-    char dumped[OUTPUT_BYTES];
+    char dumped[OUTPUT_BYTES], keys[OUTPUT_BYTES], null[200];
+    int n = 0;
 
     (void)state;
     assert_int_equal(run("train --dump-config --config " ACR_TEST_DATA "/configs/peer_keys.yaml"),
@@ -62,6 +63,19 @@ static void test_every_key_of_the_peer(void **state)
     memcpy(dumped, out, sizeof dumped);
     assert_int_equal(run("train --dump-config " V), 0);
     assert_string_equal(dumped, out);
+    /* The peer takes null for those alone that are null with it. */
+    read_file(keys, ACR_TEST_DATA "/configs/peer_keys.yaml");
+    for (char *line = strtok(keys, "\n"); line; line = strtok(NULL, "\n")) {
+        char *value = strstr(line, ": ");
+        if (!value || strcmp(value, ": null") == 0)
+            continue;
+        *value = '\0';
+        snprintf(null, sizeof null, "\n%s: null", line);
+        if (strstr(dumped, null))
+            fail_msg("%s is null", line);
+        n++;
+    }
+    assert_in_range(n, 60, 100);
 }
 
 /* Every flag that trains, away from its default: what arrives from a dump is what arrived from the
@@ -119,6 +133,7 @@ static void test_dumped_defaults_decide_nothing(void **state)
     assert_int_equal(run("train --dump-config " V), 0);
     write_text("defaults.yaml", out);
     expect_text(out, "    from_pretrained: ''\n");
+    expect_text(out, "    logger: ''\n"); /* a string to the peer */
     expect_text(out, "    sliding_window: 2048\n");
     expect_text(out, "    muon_lr: null  # --lr\n");
     assert_int_equal(run("train --config defaults.yaml --dump-config"), 0);
@@ -279,15 +294,45 @@ static void test_run_yaml_not_written(void **state)
     assert_int_equal(access("late/run.yaml", F_OK), 0);
 }
 
+/* A run that has nothing left to train keeps the one that it had. */
+static void test_run_yaml_of_finished_run(void **state)
+{
+    static const struct {
+        const char *at, *flags;
+        bool kept;
+    } cases[] = {{"2 80 0", "--epochs 2", true},
+                 {"1 50 0", "--epochs 2 --max-steps 50", true},
+                 {"0 40 40", "--epochs 2 --max-steps 40", false}, /* the validation is left */
+                 {"1 40 0", "--epochs 2", false}};
+    char command[200];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_int_equal(run("train --seed 3 --epochs 2 --save-path done " V), 0);
+        setenv("FAKE_ACCRUE_RESUME", cases[i].at, 1);
+        snprintf(command, sizeof command, "train --seed 4 %s --save-path done " V, cases[i].flags);
+        assert_int_equal(run(command), 0);
+        unsetenv("FAKE_ACCRUE_RESUME");
+        read_file(out, "done/run.yaml");
+        expect_text(out, cases[i].kept ? "\n  seed: 3 " : "\n  seed: 4 ");
+    }
+}
+
 static void test_run_yaml_cannot_be_written(void **state)
 {
     (void)state;
-    assert_true(mkdir("full", 0777) == 0 || errno == EEXIST);
-    assert_true(mkdir("full/run.yaml", 0777) == 0 || errno == EEXIST);
+    assert_int_equal(system("rm -rf full && mkdir -p full/run.yaml"), 0);
+    assert_int_equal(run("train --logger csv,tensorboard --log-dir full/logs --save-path full " V),
+                     1);
+    assert_string_equal(err, "accrue: full/run.yaml: Is a directory\n");
+    assert_int_not_equal(access("full/metrics.jsonl", F_OK), 0); /* not a step was made */
+    assert_int_equal(rmdir("full/logs"), 0);                     /* and nothing is in it */
+    /* What was there stays, too. */
+    write_text("full/metrics.jsonl", "{}\n");
     assert_int_equal(run("train --save-path full " V), 1);
     assert_string_equal(err, "accrue: full/run.yaml: Is a directory\n");
     read_file(out, "full/metrics.jsonl");
-    assert_string_equal(out, ""); /* not a step was made */
+    assert_string_equal(out, "{}\n");
     assert_int_not_equal(access("full/.run.yaml.tmp", F_OK), 0);
     assert_int_equal(run("train --dry-run --save-path full " V), 1);
     assert_string_equal(err, "accrue: full/run.yaml: Is a directory\n");
@@ -304,6 +349,7 @@ int main(void)
         cmocka_unit_test(test_not_utf8),
         cmocka_unit_test(test_run_yaml),
         cmocka_unit_test(test_run_yaml_not_written),
+        cmocka_unit_test(test_run_yaml_of_finished_run),
         cmocka_unit_test(test_run_yaml_cannot_be_written),
     };
 
