@@ -36,18 +36,18 @@ static accrue_status unlink_epoch_links(const char *save_path, int64_t epoch, ac
     return st;
 }
 
-static accrue_status link_epoch(const char *save_path, int64_t epoch, int64_t local_step,
+static accrue_status link_epoch(const char *save_path, const acr_training_state *s,
                                 accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     char name[NAME], link[2 * NAME];
 
-    snprintf(name, sizeof name, "%lld", (long long)epoch);
-    if (local_step)
-        snprintf(link, sizeof link, "epoch%s_step%lld", name, (long long)local_step);
+    snprintf(name, sizeof name, "%lld", (long long)s->epoch);
+    if (s->local_step || s->samples == 0)
+        snprintf(link, sizeof link, "epoch%s_step%lld", name, (long long)s->local_step);
     else
         snprintf(link, sizeof link, "epoch%s_end", name);
-    ACR_TRY(unlink_epoch_links(save_path, epoch, err));
+    ACR_TRY(unlink_epoch_links(save_path, s->epoch, err));
     ACR_TRY(acr_checkpoint_link(save_path, link, name, err));
 
 cleanup:
@@ -200,7 +200,7 @@ accrue_status acr_keep(const accrue_run *run, const acr_training_state *s, int64
     accrue_status st = ACCRUE_OK;
     const char *save_path = run->opt.save_path;
 
-    ACR_TRY(link_epoch(save_path, s->epoch, s->local_step, err));
+    ACR_TRY(link_epoch(save_path, s, err));
     ACR_TRY(link_best(save_path, best, err));
     if (s->superseded_epoch >= 0)
         ACR_TRY(remove_checkpoint(save_path, s->superseded_epoch, err));

@@ -117,6 +117,7 @@ static accrue_status validate(accrue_run *run, accrue_metrics *out, const acr_ep
         }
         keep_for_proof(&run->proof, &v, i, b, &m);
         accrue_metrics_add(out, &m);
+        run->passed = 0;
         ACR_TRY(tell(run, i + 1, e->n, err));
     }
 
@@ -136,7 +137,7 @@ accrue_status accrue_run_validate(accrue_run *run, accrue_metrics *out, accrue_e
         return acr_fail(err, ACCRUE_ESTATE, "validation before the first epoch");
     ACR_TRY(acr_epochs_val(&e, &run->epochs, run->epoch, err));
     acr_epochs_drop_bad(&e, &run->epochs, NULL);
-    while ((st = validate(run, out, &e, &why)) && acr_run_has_bad_row(run)) {
+    while ((st = validate(run, out, &e, &why)) && acr_loader_fault(run->loader)) {
         run->skipped_nonfinite = skipped;
         ACR_TRY(acr_run_leave_out(run, &e, 0, e.n, NULL, err));
     }
