@@ -246,10 +246,9 @@ static accrue_status save_steps(accrue_run *run, accrue_error *err)
 
     if (run->failed) /* else in a validation */
         acr_run_abandon(run);
-    if (accrue_window_global_step(run->window) == 0 ||
-        accrue_window_micro_batches(run->window) == run->saved_micro_batches)
-        return ACCRUE_OK;
-    ACR_TRY(save(run, NULL, false, err));
+    if (accrue_window_global_step(run->window) &&
+        accrue_window_micro_batches(run->window) != run->saved_micro_batches)
+        ACR_TRY(save(run, NULL, false, err));
     ACR_TRY(acr_run_settle(run, true, err));
 
 cleanup:
