@@ -1,5 +1,5 @@
-/* skipped.c - the rows that a run leaves out as bad: which, why, how many it bears, and the list of
- * them in skipped_samples.jsonl.
+/* skipped.c - the rows that a run leaves out, missing or bad: which, why, how many it bears, and
+ * the list of them in skipped_samples.jsonl.
  *
  * Packing never hears of them, so that the order of an epoch and the place of every other row are
  * the same whenever a row is found to be bad.  A checkpoint carries the list, and a run that goes

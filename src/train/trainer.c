@@ -82,13 +82,15 @@ cleanup:
     return st;
 }
 
+/* Without a step there is nothing that the rules would have kept. */
 static bool save_is_due(const accrue_run *run)
 {
     const accrue_train_options *opt = &run->opt;
     const int64_t n = opt->window.gradient_accumulation_steps;
 
     return run->request == ACCRUE_SAVE ||
-           (run->next % n == 0 && opt->checkpoint_freq < 1 && !opt->save_best &&
+           (accrue_window_global_step(run->window) && run->next % n == 0 &&
+            opt->checkpoint_freq < 1 && !opt->save_best &&
             accrue_checkpoint_due(run->next / n,
                                   accrue_steps_per_epoch(run->current.n, n, opt->accumulation_tail),
                                   opt->checkpoint_freq));
