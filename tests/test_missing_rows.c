@@ -339,6 +339,33 @@ static void rows_that_all_turn_out_bad_stop_the_run(void **state)
     remove_folder(out);
 }
 
+/* Known before the validation or found by it: --save-best does not wait for a best. */
+static void a_run_that_loses_its_validation_rows_is_saved(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        char *data = copy_data(folder, "data"), *out = acr_sprintf("%s/out", folder);
+        accrue_train_options o = tiny_options(out);
+        scene s = {0};
+        accrue_error e = {0};
+        for (int64_t row = 54; row < 60; row++)
+            i ? spoil_states(data, row) : remove_states(data, row);
+        o.data_path = data;
+        o.on_missing = o.on_bad = ACCRUE_POLICY_SKIP;
+        o.max_bad = 6;
+        o.check_bytes = 0;
+        o.save_best = true;
+        assert_ok(accrue_train(&o, play, &s, &e), &e);
+        assert_int_equal(s.told.n_saved, 1);
+        if (i)
+            assert_notice(&s.told, "the validation has no result");
+        assert_list(out, 6, "\"row\":54", "\"row\":59");
+        end_scene(&s);
+        remove_folder(data);
+        remove_folder(out);
+    }
+}
+
 /* Outages --------------------------------------------------------------------------------- */
 
 static int empty(void *states)
@@ -642,6 +669,7 @@ int main(void)
         TEST(a_row_that_appears_stays_out),
         TEST(a_row_that_vanishes_between_runs_obeys_on_missing),
         TEST(rows_that_all_turn_out_bad_stop_the_run),
+        TEST(a_run_that_loses_its_validation_rows_is_saved),
         TEST(a_folder_that_is_gone_stops_the_run),
         TEST(a_short_outage_is_no_fault_of_a_row),
         TEST(a_folder_that_flickers_stops_the_run),

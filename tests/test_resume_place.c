@@ -1,4 +1,4 @@
-/* Where in an epoch a run goes on: before its first sample, or at the one that a checkpoint tells. */
+/* Where in an epoch a run goes on: before its first sample, or at one that a checkpoint tells. */
 #include "bad_rows_test.h"
 
 static char *folder;

@@ -200,7 +200,8 @@ static accrue_status end_epoch(accrue_run *run, accrue_error *err)
                                                          : accrue_metrics_acceptance(&val);
         best = run->best_epoch < 0 || is_better(run, value, run->best_value);
     }
-    due = run->opt.save_best && validated ? best : ends_saved(run);
+    /* Where the validation has lost its last row, there is no best to wait for. */
+    due = run->opt.save_best && run->epochs.val_rows > 0 ? best : ends_saved(run);
     if (due || run->request == ACCRUE_SAVE)
         ACR_TRY(save_epoch(run, has ? &val : NULL, best, value, err));
 
