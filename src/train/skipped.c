@@ -16,7 +16,7 @@
 
 enum {
     TOLD = 20,  /* notices of a kind; the list has all */
-    PASSED = 10 /* faults in a row that are gone when looked at again */
+    PASSED = 10 /* times that faults may be gone when looked at again */
 };
 
 static const char file_name[] = "skipped_samples.jsonl";
@@ -418,29 +418,28 @@ cleanup:
 typedef struct judge {
     accrue_run *run;
     acr_sweep sweep;
+    int64_t passed; /* faults that were gone when looked at again */
 } judge;
 
 static accrue_status on_fault(const accrue_fault *f, void *ctx, accrue_error *err)
 {
-    const judge *j = ctx;
+    judge *j = ctx;
     accrue_run *run = j->run;
-    accrue_status st = ACCRUE_OK;
     accrue_fault fault = *f;
-    int64_t known = run->epochs.n_bad;
+    const int64_t known = run->epochs.n_bad;
+    accrue_status st =
+        acr_epochs_judge(&run->epochs, &run->opt, &j->sweep, &fault, run->epoch, err);
 
-    st = acr_epochs_judge(&run->epochs, &run->opt, &j->sweep, &fault, run->epoch, err);
-    if (!st && !fault.kind && ++run->passed > PASSED)
+    if (!st && !fault.kind && j->passed++ == 0 && ++run->passed > PASSED)
         st = acr_fail(err, acr_fault_status(f), "%s", f->message);
     run->stopped_by_row = st && st != ACCRUE_ENOMEM;
     if (st)
-        goto cleanup;
-    if (!fault.kind)
-        st = acr_notice(run, err, "it can be read now: %s", f->message);
-    else if (run->epochs.n_bad > known)
-        st = tell_row(run, &run->epochs.left_out[known], err);
-
-cleanup:
-    return st;
+        return st;
+    if (!fault.kind && j->passed == 1)
+        return acr_notice(run, err, "it can be read now: %s", f->message);
+    if (run->epochs.n_bad > known)
+        return tell_row(run, &run->epochs.left_out[known], err);
+    return ACCRUE_OK;
 }
 
 accrue_status acr_run_leave_out(accrue_run *run, acr_epoch *e, int64_t from, int64_t to,
@@ -448,11 +447,11 @@ accrue_status acr_run_leave_out(accrue_run *run, acr_epoch *e, int64_t from, int
 {
     accrue_status st = ACCRUE_OK;
     const accrue_fault fault = *acr_loader_fault(run->loader);
-    judge j = {run,
-               {.data = run->setup.data,
-                .states_dir = run->setup.states_dir,
-                .shape = run->setup.shape,
-                .lock_timeout = run->opt.lock_timeout}};
+    judge j = {.run = run,
+               .sweep = {.data = run->setup.data,
+                         .states_dir = run->setup.states_dir,
+                         .shape = run->setup.shape,
+                         .lock_timeout = run->opt.lock_timeout}};
 
     acr_loader_stop(run->loader); /* which reads `e` */
     ACR_TRY(on_fault(&fault, &j, err));

@@ -406,7 +406,8 @@ struct accrue_run {
     int64_t excluded_capacity;
     int64_t listed; /* bad rows in save_path's list; -1: not written yet */
     int64_t told;   /* notices of such rows */
-    int64_t passed; /* faults since a micro-batch was done that a second look did not find */
+    int64_t passed; /* times that faults were gone at a second look: in this micro-batch or
+                       validation */
     bool stopped_by_row;
     uint64_t order; /* of the epoch's micro-batches, bad rows in their places */
 

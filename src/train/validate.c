@@ -117,7 +117,6 @@ static accrue_status validate(accrue_run *run, accrue_metrics *out, const acr_ep
         }
         keep_for_proof(&run->proof, &v, i, b, &m);
         accrue_metrics_add(out, &m);
-        run->passed = 0;
         ACR_TRY(tell(run, i + 1, e->n, err));
     }
 
@@ -135,6 +134,7 @@ accrue_status accrue_run_validate(accrue_run *run, accrue_metrics *out, accrue_e
     memset(out, 0, sizeof *out);
     if (run->epoch < 0)
         return acr_fail(err, ACCRUE_ESTATE, "validation before the first epoch");
+    run->passed = 0;
     ACR_TRY(acr_epochs_val(&e, &run->epochs, run->epoch, err));
     acr_epochs_drop_bad(&e, &run->epochs, NULL);
     while ((st = validate(run, out, &e, &why)) && acr_loader_fault(run->loader)) {
