@@ -125,4 +125,69 @@ static inline void shift_mask(const char *data, int64_t row)
     acr_free(path);
 }
 
+/* Batch plans, and what came of them ------------------------------------------------------ */
+
+static inline char *plan_of(const char *folder, const char *name, const char *train,
+                            const char *val)
+{
+    char *path = acr_sprintf("%s/%s", folder, name);
+    char *text =
+        acr_sprintf("{\"total_seq_len\": 142, \"train\": [%s], \"val\": [%s]}", train, val);
+
+    write_text(path, text);
+    acr_free(text);
+    return path;
+}
+
+static inline accrue_train_options plan_options(const char *plan, const char *out)
+{
+    accrue_train_options o = tiny_options(out);
+
+    o.total_seq_len = 142;
+    o.ttt_steps = 2;
+    o.epochs = 2;
+    o.checkpoint_freq = 0.5; /* of two steps: after each */
+    o.compute = ACCRUE_F32;
+    o.batch_plan = plan;
+    o.window.gradient_accumulation_steps = 3;
+    o.window.lr = 1e-2;
+    return o;
+}
+
+/* Steps and validations: the micro-batches of a window that is run again were told before. */
+static inline void keep_results(logbook *l, int64_t *error_records)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < l->n; i++)
+        if (l->records[i].kind != ACCRUE_EVENT_MICRO_BATCH) {
+            *error_records += l->records[i].metrics.error_records;
+            l->records[i].metrics.error_records = 0;
+            l->records[n++] = l->records[i];
+        }
+    l->n = n;
+}
+
+static inline void assert_same_file(const char *a, const char *b, const char *name)
+{
+    shell(acr_sprintf("cmp '%s/%s' '%s/%s'", a, name, b, name));
+}
+
+static inline void assert_list(const char *out, int64_t rows, const char *one, const char *word)
+{
+    char *path = acr_sprintf("%s/skipped_samples.jsonl", out);
+    acr_map map = {0};
+    accrue_error e;
+    int64_t lines = 0;
+
+    assert_ok(acr_map_open(&map, path, &e), &e);
+    for (size_t i = 0; i < map.bytes; i++)
+        lines += map.data[i] == '\n';
+    assert_int_equal(lines, rows);
+    assert_non_null(memmem(map.data, map.bytes, one, strlen(one)));
+    assert_non_null(memmem(map.data, map.bytes, word, strlen(word)));
+    acr_map_close(&map);
+    acr_free(path);
+}
+
 #endif

@@ -463,7 +463,7 @@ static void a18_a_lock_that_is_released_is_no_fault(void **state)
     assert_int_equal(read(ready[0], &byte, 1), 1);
     t.lock_timeout = 600;
     assert_ok(accrue_run_open(&run, &t, NULL, NULL, &e), &e);
-    assert_int_equal(run->epochs.missing, 0);
+    assert_int_equal(run->epochs.n_bad, 0);
     accrue_run_free(run);
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_int_equal(status, 0);

@@ -323,7 +323,7 @@ static void leave_out(accrue_run *run, int64_t row)
 
     snprintf(f.file, sizeof f.file, "d\377/hs_%lld.safetensors", (long long)row);
     snprintf(f.message, sizeof f.message, "row %lld: d\377 is bad", (long long)row);
-    assert_ok(acr_epochs_leave_out(&run->epochs, &f, 0, &e), &e);
+    assert_ok(acr_epochs_judge(&run->epochs, &run->opt, &(acr_sweep){0}, &f, 0, &e), &e);
 }
 
 /* Half a line fits on the disk: the list stays as it was, and is whole once there is room.  What

@@ -224,12 +224,12 @@ typedef struct accrue_train_options {
     const char *data_path, *hidden_states_path; /* NULL: data_path/hidden_states */
     int64_t total_seq_len;
     double train_data_ratio;
-    accrue_dtype compute; /* --hidden-states-dtype */
-    accrue_policy on_missing;
-    accrue_policy on_bad; /* a row, or its hidden states, that cannot be used */
-    int64_t max_bad;      /* rows left out before the run stops; -1: unset (see the flag's help) */
-    int64_t check_bytes;  /* hidden states of no more than that are checked before the first step */
-    double lock_timeout;  /* seconds to wait for a file that is being written */
+    accrue_dtype compute;     /* --hidden-states-dtype */
+    accrue_policy on_missing; /* a row without a file of hidden states */
+    accrue_policy on_bad;     /* a row, or its hidden states, that cannot be used */
+    int64_t max_bad;     /* rows left out before the run stops; -1: unset (see the flag's help) */
+    int64_t check_bytes; /* hidden states of no more than that are checked before the first step */
+    double lock_timeout; /* seconds to wait for a file that is being written */
 
     const char *loss_fn; /* a name, or a JSON object {"name": weight, ...} */
     int ttt_steps;
@@ -271,7 +271,7 @@ typedef struct accrue_metrics {
     double term_loss_sum[ACCRUE_MAX_LOSS_TERMS][ACCRUE_MAX_TTT_STEPS];
     double term_loss_total[ACCRUE_MAX_LOSS_TERMS][ACCRUE_MAX_TTT_STEPS];
     int64_t tokens, supervised_tokens; /* rows of the micro-batches, padding not counted */
-    int64_t error_records;             /* samples that were left out of them as bad */
+    int64_t error_records;             /* samples that were left out of them, missing or bad */
 } accrue_metrics;
 
 /* Plain sums of two sets of metrics, into *into. */
@@ -306,7 +306,7 @@ typedef struct accrue_train_plan {
     int64_t peak_bytes; /* predicted, of the process */
     int64_t vocab_size, draft_vocab_size;
     bool vocab_built;     /* the maps were counted, not read */
-    int64_t missing_rows; /* left out for want of hidden states */
+    int64_t missing_rows; /* left out for want of hidden states; not in train_rows, val_rows */
     int64_t bad_rows;     /* left out as bad, of those that were checked before the first step */
 } accrue_train_plan;
 

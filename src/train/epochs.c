@@ -5,56 +5,46 @@
 #include <math.h>
 #include <string.h>
 
-/* The wait for files that are being written is one for all rows. */
-static accrue_status find_states(acr_epochs *e, const accrue_train_options *opt,
-                                 const char *states_dir, accrue_error *err)
-{
-    const double deadline = acr_seconds() + opt->lock_timeout;
-    accrue_fault f;
-
-    if (!acr_is_dir(states_dir))
-        return acr_fail(err, ACCRUE_EIO, "%s: no such folder of hidden states", states_dir);
-    for (int64_t row = 0; row < e->n_rows; row++) {
-        if (e->bad[row] || acr_states_exist(states_dir, row, deadline, &f))
-            continue;
-        if (opt->on_missing == ACCRUE_POLICY_RAISE || !f.kind)
-            return acr_fail(err, acr_fault_status(&f), "%s", f.message);
-        e->lengths[row] = 0;
-        e->absent[row] = true;
-        e->missing++;
-        if (e->max_given && e->missing > e->max_bad)
-            return acr_fail(err, ACCRUE_EMISMATCH,
-                            "--max-bad %lld: %lld rows of %lld are left out, the last one for: %s",
-                            (long long)e->max_bad, (long long)e->missing, (long long)e->n_rows,
-                            f.message);
-    }
-    return ACCRUE_OK;
-}
-
-typedef struct finder {
+typedef struct search {
     acr_epochs *epochs;
-    bool skip;
-} finder;
+    const accrue_train_options *opt;
+    acr_sweep sweep;
+} search;
 
 static accrue_status on_fault(const accrue_fault *f, void *ctx, accrue_error *err)
 {
-    const finder *find = ctx;
+    const search *s = ctx;
+    accrue_fault fault = *f;
 
-    if (!find->skip)
-        return acr_fail(err, acr_fault_status(f), "%s", f->message);
-    return acr_epochs_leave_out(find->epochs, f, -1, err);
+    return acr_epochs_judge(s->epochs, s->opt, &s->sweep, &fault, -1, err);
+}
+
+/* The wait for files that are being written is one for all rows. */
+static accrue_status find_states(search *s, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    const acr_epochs *e = s->epochs;
+    const char *dir = s->sweep.states_dir;
+    const double deadline = acr_seconds() + s->opt->lock_timeout;
+    accrue_fault f;
+
+    if (!acr_is_dir(dir))
+        return acr_fail(err, ACCRUE_EIO, "%s: no such folder of hidden states", dir);
+    for (int64_t row = 0; row < e->n_rows; row++)
+        if (!e->bad[row] && !acr_states_exist(dir, row, deadline, &f))
+            ACR_TRY(on_fault(&f, s, err));
+
+cleanup:
+    return st;
 }
 
 /* The data set's own columns are small beside the states, which are read before the first step only
  * where they are few. */
-static accrue_status check_rows(acr_epochs *e, const accrue_train_options *opt, acr_dataset *data,
-                                const char *states_dir, const acr_batch_shape *shape,
-                                accrue_error *err)
+static accrue_status check_rows(search *s, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    acr_sweep sweep = {
-        .data = data, .states_dir = states_dir, .shape = *shape, .lock_timeout = opt->lock_timeout};
-    finder find = {e, opt->on_bad == ACCRUE_POLICY_SKIP};
+    const acr_epochs *e = s->epochs;
+    const acr_batch_shape *shape = &s->sweep.shape;
     int64_t *rows = acr_malloc(((size_t)e->n_rows + 1) * sizeof *rows);
     int64_t n = 0;
     double bytes = 0;
@@ -66,34 +56,56 @@ static accrue_status check_rows(acr_epochs *e, const accrue_train_options *opt, 
         if (e->lengths[row] && !e->bad[row])
             rows[n++] = row;
     }
-    sweep.data_alone = bytes > (double)opt->check_bytes;
-    ACR_TRY(acr_sweep_rows(&sweep, rows, n, on_fault, &find, err));
+    s->sweep.data_alone = bytes > (double)s->opt->check_bytes;
+    ACR_TRY(acr_sweep_rows(&s->sweep, rows, n, on_fault, s, err));
 
 cleanup:
     acr_free(rows);
     return st;
 }
 
-/* Training on nothing would end with untrained weights and no error. */
-static accrue_status need_supervision(const acr_epochs *e, const acr_dataset *data,
-                                      accrue_error *err)
+/* The first token is never a target. */
+static bool is_supervised(const acr_epochs *e, int64_t row)
 {
-    for (int64_t row = 0; row < e->train_rows; row++) {
-        int64_t mask_tokens = 0;
-        acr_row r = {0};
-        if (e->lengths[row] == 0 || e->bad[row])
-            continue;
-        acr_dataset_raw_row(&r, &mask_tokens, data, row);
-        /* The first token is never a target. */
-        for (int64_t i = 1; i < r.tokens && i <= e->total_seq_len; i++)
-            if (r.loss_mask[i])
-                return ACCRUE_OK;
-    }
+    int64_t mask_tokens = 0;
+    acr_row r = {0};
+
+    acr_dataset_raw_row(&r, &mask_tokens, e->data, row);
+    for (int64_t i = 1; i < mask_tokens && i <= e->total_seq_len; i++)
+        if (r.loss_mask[i])
+            return true;
+    return false;
+}
+
+/* Training on nothing would end with untrained weights and no error. */
+static accrue_status need_supervision(const acr_epochs *e, accrue_error *err)
+{
+    if (e->supervised_rows)
+        return ACCRUE_OK;
     return acr_fail(
         err, ACCRUE_EMISMATCH,
         "0 of the %lld training rows have a supervised token (loss_mask 1 behind the first "
         "token), at least 1 expected",
         (long long)e->train_rows);
+}
+
+static accrue_status count_supervision(acr_epochs *e, accrue_error *err)
+{
+    e->counted = true;
+    for (int64_t row = 0; row < e->train_rows; row++)
+        e->supervised_rows += !e->bad[row] && is_supervised(e, row);
+    return need_supervision(e, err);
+}
+
+accrue_status acr_epochs_without(acr_epochs *e, int64_t row, accrue_error *err)
+{
+    e->bad[row] = true;
+    if (row >= e->train_rows && e->lengths[row])
+        e->val_rows--;
+    if (!e->counted || row >= e->train_rows || !is_supervised(e, row))
+        return ACCRUE_OK;
+    e->supervised_rows--;
+    return need_supervision(e, err);
 }
 
 /* Whole samples must fit; only one that is alone may be longer, and is cut. */
@@ -116,39 +128,23 @@ static accrue_status check_fit(const acr_epochs *e, const char *path, const acr_
     return ACCRUE_OK;
 }
 
-/* A replayed plan loses the rows that have no states, and micro-batches that lose all theirs. */
-static void drop_missing(acr_epoch *epoch, const int64_t *lengths)
-{
-    int64_t n = 0, at = 0, begin = 0;
-
-    for (int64_t i = 0; i < epoch->n; i++) {
-        int64_t end = epoch->begin[i + 1];
-        int64_t first = at;
-        for (int64_t j = begin; j < end; j++)
-            if (lengths[epoch->rows[j]])
-                epoch->rows[at++] = epoch->rows[j];
-        begin = end;
-        if (at > first)
-            epoch->begin[++n] = at;
-    }
-    epoch->n = n;
-}
-
 accrue_status acr_epochs_open(acr_epochs *out, const accrue_train_options *opt, acr_dataset *data,
                               const char *states_dir, const acr_batch_shape *shape,
                               const char *resumed_from, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
+    search s = {out, opt, {.data = data, .states_dir = states_dir, .shape = *shape}};
 
+    s.sweep.lock_timeout = opt->lock_timeout;
     memset(out, 0, sizeof *out);
+    out->data = data;
     out->n_rows = acr_dataset_rows(data);
     out->train_rows = acr_dataset_train_rows(data, opt->train_data_ratio);
     out->total_seq_len = opt->total_seq_len;
     out->seed = opt->seed;
     out->lengths = acr_calloc((size_t)out->n_rows + 1, sizeof *out->lengths);
-    out->absent = acr_calloc((size_t)out->n_rows + 1, sizeof *out->absent);
     out->bad = acr_calloc((size_t)out->n_rows + 1, sizeof *out->bad);
-    if (!out->lengths || !out->absent || !out->bad) {
+    if (!out->lengths || !out->bad) {
         st = acr_enomem(err, (size_t)out->n_rows * sizeof *out->lengths, "the rows' lengths");
         goto cleanup;
     }
@@ -156,13 +152,15 @@ accrue_status acr_epochs_open(acr_epochs *out, const accrue_train_options *opt, 
     out->max_bad = out->max_given ? opt->max_bad : out->n_rows / 100;
     if (!out->max_given && out->max_bad < 1)
         out->max_bad = 1;
-    for (int64_t i = 0; i < out->n_rows; i++)
+    for (int64_t i = 0; i < out->n_rows; i++) {
         out->lengths[i] = acr_dataset_tokens(data, i);
+        out->val_rows += i >= out->train_rows && out->lengths[i];
+    }
     if (resumed_from)
         ACR_TRY(acr_bad_rows_read(out, resumed_from, err));
-    ACR_TRY(find_states(out, opt, states_dir, err));
-    ACR_TRY(check_rows(out, opt, data, states_dir, shape, err));
-    ACR_TRY(need_supervision(out, data, err));
+    ACR_TRY(find_states(&s, err));
+    ACR_TRY(check_rows(&s, err));
+    ACR_TRY(count_supervision(out, err));
     if (opt->batch_plan) {
         ACR_TRY(
             acr_batch_plan_read(&out->plan, opt->batch_plan, out->n_rows, opt->total_seq_len, err));
@@ -175,10 +173,6 @@ accrue_status acr_epochs_open(acr_epochs *out, const accrue_train_options *opt, 
         ACR_TRY(
             check_fit(out, opt->batch_plan, out->plan.train, out->plan.n_train, "training", err));
         ACR_TRY(check_fit(out, opt->batch_plan, out->plan.val, out->plan.n_val, "validation", err));
-        for (int64_t i = 0; out->missing && i < out->plan.n_train; i++)
-            drop_missing(&out->plan.train[i], out->lengths);
-        for (int64_t i = 0; out->missing && i < out->plan.n_val; i++)
-            drop_missing(&out->plan.val[i], out->lengths);
     }
 
 cleanup:
@@ -190,7 +184,6 @@ cleanup:
 void acr_epochs_free(acr_epochs *e)
 {
     acr_free(e->lengths);
-    acr_free(e->absent);
     acr_bad_rows_free(e);
     acr_batch_plan_free(&e->plan);
     memset(e, 0, sizeof *e);
@@ -277,7 +270,10 @@ accrue_status acr_epochs_plan(accrue_train_plan *out, const acr_epochs *e,
         if (e->lengths[i] > 0)
             *(i < e->train_rows ? &out->train_rows : &out->val_rows) += 1;
     out->missing_rows = e->missing;
-    out->bad_rows = e->n_bad;
+    out->bad_rows = e->n_bad - e->missing;
+    for (int64_t i = 0; i < e->n_bad; i++)
+        if (e->left_out[i].kind == ACCRUE_FAULT_MISSING && e->lengths[e->left_out[i].row])
+            *(e->left_out[i].row < e->train_rows ? &out->train_rows : &out->val_rows) -= 1;
     for (int64_t i = 0; i < opt->epochs; i++) {
         acr_epoch epoch;
         if (opt->max_steps && out->total_steps >= opt->max_steps)

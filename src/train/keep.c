@@ -69,7 +69,7 @@ static accrue_status link_epoch(accrue_run *run, const acr_training_state *s, ac
     accrue_status st = ACCRUE_OK;
     char link[2 * NAME];
 
-    if (s->local_step)
+    if (s->local_step || s->samples == 0)
         snprintf(link, sizeof link, "epoch%lld_step%lld", (long long)s->epoch,
                  (long long)s->local_step);
     else

@@ -125,10 +125,15 @@ static accrue_status note(acr_resume *r, const char *dir, const accrue_error *wh
     return ACCRUE_OK;
 }
 
+/* Behind everything at the epoch's end, which a place before its first sample is not. */
+static int64_t micro_batches_done(const acr_training_state *s)
+{
+    return s->local_step || s->samples == 0 ? s->local_step : INT64_MAX;
+}
+
 static int64_t compare_places(const acr_training_state *a, const acr_training_state *b)
 {
-    int64_t x = a->local_step ? a->local_step : INT64_MAX;
-    int64_t y = b->local_step ? b->local_step : INT64_MAX;
+    int64_t x = micro_batches_done(a), y = micro_batches_done(b);
 
     if (a->generation != b->generation)
         return a->generation < b->generation ? -1 : 1;
@@ -364,13 +369,39 @@ void acr_resume_free(acr_resume *r)
 
 /* Loading --------------------------------------------------------------------------------- */
 
-static int64_t samples_at(const acr_epoch *e, const acr_training_state *s)
+/* The micro-batch that begins behind so many samples of the epoch's order, e->n for all of them;
+ * -1: none does. */
+static int64_t begins_behind(const acr_epoch *e, int64_t samples)
 {
-    return e->begin[s->local_step && s->local_step < e->n ? s->local_step : e->n];
+    int64_t i = 0;
+
+    while (i < e->n && e->begin[i] < samples)
+        i++;
+    return e->begin[i] == samples ? i : -1;
+}
+
+static accrue_status find_place(acr_resume *from, const acr_epoch *e, accrue_error *err)
+{
+    const acr_training_state *s = &from->state;
+    int64_t at = begins_behind(e, s->samples);
+    int64_t told = s->local_step && s->local_step < e->n ? s->local_step : e->n;
+
+    if (s->samples < 0) { /* not stored: local_step alone tells */
+        from->from = s->local_step ? s->local_step : -1;
+        return ACCRUE_OK;
+    }
+    from->from = at < e->n ? at : -1;
+    if (at < 0 || s->local_step != (at < e->n ? at : 0))
+        return acr_fail(err, ACCRUE_EMISMATCH,
+                        "Cannot resume: %s: \"samples\" is %lld, micro-batch %lld of epoch %lld "
+                        "begins behind %lld",
+                        from->dir, (long long)s->samples, (long long)s->local_step,
+                        (long long)s->epoch, (long long)e->begin[told]);
+    return ACCRUE_OK;
 }
 
 /* The micro-batches of the epoch that was left off: lengths, seed and packing, or a batch plan. */
-static accrue_status check_order(const accrue_run *run, const acr_resume *from, accrue_error *err)
+static accrue_status check_order(const accrue_run *run, acr_resume *from, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     const acr_training_state *s = &from->state;
@@ -387,12 +418,8 @@ static accrue_status check_order(const accrue_run *run, const acr_resume *from, 
                       "run's micro-batches are \"%016llx\"",
                       from->dir, (long long)s->epoch, (unsigned long long)s->order_fingerprint,
                       (unsigned long long)hash);
-    else if (s->samples >= 0 && samples_at(&epoch, s) != s->samples)
-        st = acr_fail(err, ACCRUE_EMISMATCH,
-                      "Cannot resume: %s: \"samples\" is %lld, micro-batch %lld of epoch %lld "
-                      "begins behind %lld",
-                      from->dir, (long long)s->samples, (long long)s->local_step,
-                      (long long)s->epoch, (long long)samples_at(&epoch, s));
+    else
+        st = find_place(from, &epoch, err);
 
 cleanup:
     acr_epoch_free(&epoch);
@@ -416,7 +443,7 @@ cleanup:
     return st;
 }
 
-accrue_status acr_run_load(accrue_run *run, const acr_resume *from, accrue_error *err)
+accrue_status acr_run_load(accrue_run *run, acr_resume *from, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     const acr_training_state *s = &from->state;

@@ -102,7 +102,7 @@ accrue_status acr_emit(accrue_run *run, accrue_event_kind kind, const accrue_met
     e.optimizer_seconds = run->optimizer_seconds;
     e.skipped_nonfinite = run->skipped_nonfinite;
     e.empty_windows = run->window ? accrue_window_empty(run->window) : 0;
-    e.skipped_rows = run->epochs.missing + run->epochs.n_bad;
+    e.skipped_rows = run->epochs.n_bad;
     if (metrics)
         e.metrics = *metrics;
     e.save_bytes = run->saved.bytes;
@@ -573,7 +573,7 @@ accrue_status accrue_run_forward_backward(accrue_run *run, accrue_metrics *out, 
     /* Without one micro-batch the others weigh more, and another may overflow that did not before:
      * each pass excludes one more, or at least one row. */
     for (int64_t tries = 0; st && tries < run->window_size;) {
-        if (acr_run_has_bad_row(run)) {
+        if (acr_loader_fault(run->loader)) {
             ACR_TRY(acr_run_leave_out(run, &run->current, run->window_first,
                                       run->window_first + run->window_size, run->dropped, err));
         } else if (st == ACCRUE_ENUMERIC && run->opt.on_nonfinite == ACCRUE_POLICY_SKIP) {
@@ -590,6 +590,7 @@ accrue_status accrue_run_forward_backward(accrue_run *run, accrue_metrics *out, 
         goto cleanup;
     }
     run->failed = false;
+    run->passed = 0;
     run->next = i + 1;
     if (run->next == run->used)
         acr_window_close_short(run->window);
@@ -610,6 +611,7 @@ void acr_run_abandon(accrue_run *run)
     acr_window_set_counters(run->window, &c);
     run->next = run->window_first;
     run->skipped_nonfinite = run->window_skipped;
+    run->failed = false;
 }
 
 accrue_status accrue_run_clip(accrue_run *run, double *norm, accrue_error *err)

@@ -1,11 +1,12 @@
-/* skipped.c - the rows that a run leaves out as bad: which, why, how many it bears, and the list of
- * them in skipped_samples.jsonl.
+/* skipped.c - the rows that a run leaves out, missing or bad: which, why, how many it bears, and
+ * the list of them in skipped_samples.jsonl.
  *
  * Packing never hears of them, so that the order of an epoch and the place of every other row are
  * the same whenever a row is found to be bad.  A checkpoint carries the list, and a run that goes
  * on leaves out what the one before did. */
 #include "train/train.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,7 +14,10 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { TOLD = 20 }; /* notices of a kind; the list has all */
+enum {
+    TOLD = 20,  /* notices of a kind; the list has all */
+    PASSED = 10 /* times that faults may be gone when looked at again */
+};
 
 static const char file_name[] = "skipped_samples.jsonl";
 
@@ -47,12 +51,12 @@ static accrue_status add(acr_epochs *e, const accrue_fault *f, int64_t epoch, ac
         return acr_enomem(err, strlen(f->message), "the list of bad rows");
     }
     e->left_out[e->n_bad++] = b;
-    e->bad[f->row] = true;
+    e->missing += f->kind == ACCRUE_FAULT_MISSING;
     return ACCRUE_OK;
 }
 
-accrue_status acr_epochs_leave_out(acr_epochs *e, const accrue_fault *f, int64_t epoch,
-                                   accrue_error *err)
+static accrue_status leave_out(acr_epochs *e, const accrue_fault *f, int64_t epoch,
+                               accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     int64_t all = 0;
@@ -60,12 +64,90 @@ accrue_status acr_epochs_leave_out(acr_epochs *e, const accrue_fault *f, int64_t
     if (e->bad[f->row])
         return ACCRUE_OK;
     ACR_TRY(add(e, f, epoch, err));
-    all = e->n_bad + (e->max_given ? e->missing : 0);
+    ACR_TRY(acr_epochs_without(e, f->row, err));
+    all = e->n_bad - (e->max_given ? 0 : e->missing);
     if (all > e->max_bad)
         st = acr_fail(err, ACCRUE_EMISMATCH,
                       "--max-bad %lld%s: %lld rows of %lld are left out, the last one for: %s",
                       (long long)e->max_bad, e->max_given ? "" : " (1% of the rows)",
                       (long long)all, (long long)e->n_rows, f->message);
+
+cleanup:
+    return st;
+}
+
+/* A folder that was unmounted may be there and empty. */
+static accrue_status need_folder(const char *states_dir, accrue_error *err)
+{
+    DIR *d = opendir(states_dir);
+    const struct dirent *entry = NULL;
+
+    if (!d)
+        return acr_fail_errno(err, errno, "the folder of hidden states cannot be read", states_dir);
+    do {
+        errno = 0;
+        entry = readdir(d);
+    } while (entry && (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")));
+    if (!entry && errno)
+        acr_fail_errno(err, errno, "the folder of hidden states cannot be read", states_dir);
+    else if (!entry)
+        acr_fail(err, ACCRUE_EIO, "%s: the folder of hidden states is empty", states_dir);
+    closedir(d);
+    return entry ? ACCRUE_OK : ACCRUE_EIO;
+}
+
+static accrue_status take_fault(const accrue_fault *f, void *ctx, accrue_error *err)
+{
+    (void)err;
+    *(accrue_fault *)ctx = *f;
+    return ACCRUE_OK;
+}
+
+/* What the system would not give is the row's fault only while the others can be had. */
+static accrue_status look_again(accrue_fault *f, const acr_sweep *sweep, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    acr_sweep one = *sweep;
+    accrue_fault now = {0};
+
+    if (f->kind != ACCRUE_FAULT_MISSING && f->kind != ACCRUE_FAULT_UNREADABLE)
+        return ACCRUE_OK;
+    ACR_TRY(need_folder(sweep->states_dir, err));
+    if (acr_states_exist(sweep->states_dir, f->row, 0, &now)) {
+        now.kind = 0;
+        one.data_alone = false;
+        if (f->kind == ACCRUE_FAULT_UNREADABLE)
+            ACR_TRY(acr_sweep_rows(&one, &f->row, 1, take_fault, &now, err));
+    }
+    ACR_TRY(need_folder(sweep->states_dir, err));
+    if (now.kind)
+        *f = now;
+    else
+        f->kind = 0;
+
+cleanup:
+    return st;
+}
+
+accrue_status acr_epochs_judge(acr_epochs *e, const accrue_train_options *opt,
+                               const acr_sweep *sweep, accrue_fault *f, int64_t epoch,
+                               accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    accrue_policy policy = ACCRUE_POLICY_RAISE;
+
+    if (e->bad[f->row])
+        return ACCRUE_OK;
+    ACR_TRY(look_again(f, sweep, err));
+    if (!f->kind)
+        return ACCRUE_OK;
+    /* Who holds a lock is at work: the row is not at fault, and is not to be listed for good. */
+    if (f->kind != ACCRUE_FAULT_LOCKED)
+        policy = f->kind == ACCRUE_FAULT_MISSING ? opt->on_missing : opt->on_bad;
+    if (policy == ACCRUE_POLICY_RAISE)
+        st = acr_fail(err, acr_fault_status(f), "%s", f->message);
+    else
+        st = leave_out(e, f, epoch, err);
 
 cleanup:
     return st;
@@ -124,8 +206,8 @@ static accrue_status add_line(text *t, const acr_bad_row *b, accrue_error *err)
     return ACCRUE_OK;
 }
 
-/* Bad rows from the first-th on. */
-static accrue_status add_bad(text *t, const acr_epochs *e, int64_t first, accrue_error *err)
+/* Rows from the first-th on. */
+static accrue_status add_rows(text *t, const acr_epochs *e, int64_t first, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
 
@@ -134,26 +216,10 @@ static accrue_status add_bad(text *t, const acr_epochs *e, int64_t first, accrue
     return st;
 }
 
-static accrue_status add_missing(text *t, const acr_epochs *e, const char *dir, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    static char missing[] = "there are no hidden states";
-
-    for (int64_t row = 0; row < e->n_rows && !st; row++) {
-        acr_bad_row b = {row, -1, ACCRUE_FAULT_MISSING, NULL, missing};
-        if (!e->absent[row])
-            continue;
-        b.file = acr_sprintf("%s/hs_%lld.safetensors", dir, (long long)row);
-        st = b.file ? add_line(t, &b, err) : acr_enomem(err, strlen(dir), "a path");
-        acr_free(b.file);
-    }
-    return st;
-}
-
 accrue_status acr_bad_rows_text(char **out, const acr_epochs *e, accrue_error *err)
 {
     text t = {0};
-    accrue_status st = add_bad(&t, e, 0, err);
+    accrue_status st = add_rows(&t, e, 0, err);
 
     *out = st ? NULL : t.s;
     if (st)
@@ -216,9 +282,7 @@ static accrue_status list_bad_rows(accrue_run *run, accrue_error *err)
 
     if (!path)
         return acr_enomem(err, strlen(run->opt.save_path), "a path");
-    if (whole)
-        ACR_TRY(add_missing(&t, e, run->setup.states_dir, err));
-    ACR_TRY(add_bad(&t, e, whole ? 0 : run->listed, err));
+    ACR_TRY(add_rows(&t, e, whole ? 0 : run->listed, err));
     if (whole)
         ACR_TRY(write_list(path, run->opt.save_path, &t, err));
     else if (t.used)
@@ -276,8 +340,7 @@ static accrue_status read_line(acr_epochs *e, const char *line, size_t n, const 
     snprintf(f.file, sizeof f.file, "%s", json_string_value(json_object_get(o, "file")));
     snprintf(f.message, sizeof f.message, "%s", json_string_value(json_object_get(o, "message")));
     if (f.row < e->n_rows) /* else of another data set, as its fingerprint will say */
-        ACR_TRY(
-            acr_epochs_leave_out(e, &f, json_is_null(epoch) ? -1 : json_integer_value(epoch), err));
+        ACR_TRY(leave_out(e, &f, json_is_null(epoch) ? -1 : json_integer_value(epoch), err));
 
 cleanup:
     json_decref(o);
@@ -310,13 +373,12 @@ cleanup:
 
 /* Telling --------------------------------------------------------------------------------- */
 
-accrue_status acr_bad_row_told(accrue_run *run, int64_t i, accrue_error *err)
+static accrue_status tell_row(accrue_run *run, const acr_bad_row *b, accrue_error *err)
 {
-    const acr_bad_row *b = &run->epochs.left_out[i];
-
-    if (i < TOLD)
+    run->told++;
+    if (run->told <= TOLD)
         return acr_notice(run, err, "left out: %s", b->message);
-    if (i == TOLD)
+    if (run->told == TOLD + 1)
         return acr_notice(run, err, "further rows that are left out are listed in %s/%s",
                           run->opt.save_path, file_name);
     return ACCRUE_OK;
@@ -326,24 +388,21 @@ static accrue_status tell_missing(accrue_run *run, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     const acr_epochs *e = &run->epochs;
-    const char *dir = run->setup.states_dir;
     char rows[200] = "";
     size_t used = 0;
     int64_t told = 0;
 
     if (!e->missing)
         return ACCRUE_OK;
-    for (int64_t i = 0; i < e->n_rows; i++) {
-        if (!e->absent[i])
+    for (int64_t i = 0; i < e->n_bad; i++) {
+        const acr_bad_row *b = &e->left_out[i];
+        if (b->kind != ACCRUE_FAULT_MISSING)
             continue;
         if (used < 150)
             used += (size_t)snprintf(rows + used, sizeof rows - used, "%s%lld", used ? ", " : "",
-                                     (long long)i);
+                                     (long long)b->row);
         if (run->opt.on_missing == ACCRUE_POLICY_WARN && told++ < TOLD)
-            ACR_TRY(acr_notice(run, err,
-                               "left out: row %lld: %s/hs_%lld.safetensors: there are no hidden "
-                               "states",
-                               (long long)i, dir, (long long)i));
+            ACR_TRY(acr_notice(run, err, "left out: %s", b->message));
     }
     st =
         acr_notice(run, err, "%lld of %lld rows have no hidden states and are left out (rows %s%s)",
@@ -358,8 +417,9 @@ accrue_status acr_left_out_told(accrue_run *run, accrue_error *err)
     accrue_status st = ACCRUE_OK;
 
     ACR_TRY(tell_missing(run, err));
-    for (int64_t i = 0; i < run->epochs.n_bad && i <= TOLD; i++)
-        ACR_TRY(acr_bad_row_told(run, i, err));
+    for (int64_t i = 0; i < run->epochs.n_bad; i++)
+        if (run->epochs.left_out[i].kind != ACCRUE_FAULT_MISSING)
+            ACR_TRY(tell_row(run, &run->epochs.left_out[i], err));
     ACR_TRY(acr_bad_rows_list(run, err));
 
 cleanup:
@@ -368,44 +428,57 @@ cleanup:
 
 /* While training --------------------------------------------------------------------------- */
 
+typedef struct judge {
+    accrue_run *run;
+    acr_sweep sweep;
+    int64_t passed; /* faults that were gone when looked at again */
+} judge;
+
 static accrue_status on_fault(const accrue_fault *f, void *ctx, accrue_error *err)
 {
-    accrue_run *run = ctx;
-    accrue_status st = ACCRUE_OK;
-    int64_t known = run->epochs.n_bad;
+    judge *j = ctx;
+    accrue_run *run = j->run;
+    accrue_fault fault = *f;
+    const int64_t known = run->epochs.n_bad;
+    accrue_status st =
+        acr_epochs_judge(&run->epochs, &run->opt, &j->sweep, &fault, run->epoch, err);
 
-    ACR_TRY(acr_epochs_leave_out(&run->epochs, f, run->epoch, err));
+    if (!st && !fault.kind && j->passed++ == 0 && ++run->passed > PASSED)
+        st = acr_fail(err, acr_fault_status(f), "%s", f->message);
+    run->stopped_by_row = st && st != ACCRUE_ENOMEM;
+    if (st)
+        return st;
+    if (!fault.kind && j->passed == 1)
+        return acr_notice(run, err, "it can be read now: %s", f->message);
     if (run->epochs.n_bad > known)
-        ACR_TRY(acr_bad_row_told(run, known, err));
-
-cleanup:
-    return st;
+        return tell_row(run, &run->epochs.left_out[known], err);
+    return ACCRUE_OK;
 }
 
 accrue_status acr_run_leave_out(accrue_run *run, acr_epoch *e, int64_t from, int64_t to,
                                 int64_t *dropped, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    accrue_fault fault = *acr_loader_fault(run->loader);
-    acr_sweep sweep = {.data = run->setup.data,
-                       .states_dir = run->setup.states_dir,
-                       .shape = run->setup.shape,
-                       .lock_timeout = run->opt.lock_timeout};
+    const accrue_fault fault = *acr_loader_fault(run->loader);
+    judge j = {.run = run,
+               .sweep = {.data = run->setup.data,
+                         .states_dir = run->setup.states_dir,
+                         .shape = run->setup.shape,
+                         .lock_timeout = run->opt.lock_timeout}};
 
     acr_loader_stop(run->loader); /* which reads `e` */
-    ACR_TRY(on_fault(&fault, run, err));
+    ACR_TRY(on_fault(&fault, &j, err));
     acr_epochs_drop_bad(e, &run->epochs, dropped);
-    ACR_TRY(acr_sweep_rows(&sweep, e->rows + e->begin[from], e->begin[to] - e->begin[from],
-                           on_fault, run, err));
+    ACR_TRY(acr_sweep_rows(&j.sweep, e->rows + e->begin[from], e->begin[to] - e->begin[from],
+                           on_fault, &j, err));
     acr_epochs_drop_bad(e, &run->epochs, dropped);
-    if (run->listed >= 0) /* a run that writes nothing else lists nothing */
-        ACR_TRY(acr_bad_rows_list(run, err));
 
 cleanup:
+    if (run->listed >= 0) { /* a run that writes nothing else lists nothing */
+        accrue_error why = {0};
+        accrue_status listed = acr_bad_rows_list(run, &why);
+        if (listed && !st)
+            st = acr_fail(err, listed, "%s", why.message);
+    }
     return st;
-}
-
-bool acr_run_has_bad_row(const accrue_run *run)
-{
-    return run->opt.on_bad == ACCRUE_POLICY_SKIP && acr_loader_fault(run->loader);
 }

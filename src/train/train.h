@@ -158,29 +158,34 @@ typedef struct acr_bad_row {
 
 /* The micro-batches of every epoch: packed from the data set, or replayed from a batch plan. */
 typedef struct acr_epochs {
+    const acr_dataset *data; /* borrowed */
     int64_t n_rows, train_rows;
-    int64_t *lengths;      /* [n_rows] tokens; 0: left out */
-    bool *absent;          /* [n_rows] left out for want of hidden states */
-    int64_t missing;       /* how many of those */
-    bool *bad;             /* [n_rows] left out as bad; such a row keeps its place in the packing */
+    int64_t *lengths;      /* [n_rows] tokens */
+    bool *bad;             /* [n_rows] left out; such a row keeps its place in the packing */
     acr_bad_row *left_out; /* [n_bad] in the order in which they were found */
     int64_t n_bad, bad_capacity;
-    int64_t max_bad; /* more rows left out stop the run */
-    bool max_given;  /* it counts missing rows too */
+    int64_t missing;         /* of them, how many for want of a file */
+    int64_t supervised_rows; /* training rows with a supervised token that are not left out */
+    int64_t val_rows;        /* validation rows that are not left out */
+    bool counted;            /* supervised_rows holds */
+    int64_t max_bad;         /* more rows left out stop the run */
+    bool max_given;          /* it counts missing rows too */
     int64_t total_seq_len;
     uint64_t seed;
     bool replayed;
     acr_batch_plan plan;
 } acr_epochs;
 
-/* Looks for every row's states; a missing file is an error or leaves the row out (on_missing).
- * Checks the data set's own columns, and of sets of up to check_bytes the states too: a bad row is
- * an error or is left out (on_bad).  Rows that the checkpoint `resumed_from` (may be NULL) leaves
+/* Looks for every row's states.  Checks the data set's own columns, and of sets of up to
+ * check_bytes the states too.  A row without a file is an error or is left out (on_missing), and so
+ * is one with another fault (on_bad).  Rows that the checkpoint `resumed_from` (may be NULL) leaves
  * out are not looked at. */
 accrue_status acr_epochs_open(acr_epochs *out, const accrue_train_options *opt, acr_dataset *data,
                               const char *states_dir, const acr_batch_shape *shape,
                               const char *resumed_from, accrue_error *err);
 void acr_epochs_free(acr_epochs *e);
+/* Does without the row from now on; EMISMATCH where no supervised row is left to train on. */
+accrue_status acr_epochs_without(acr_epochs *e, int64_t row, accrue_error *err);
 /* With the bad rows in their places. */
 accrue_status acr_epochs_train(acr_epoch *out, const acr_epochs *e, int64_t epoch,
                                accrue_error *err);
@@ -194,9 +199,13 @@ accrue_status acr_epochs_dump(const acr_epochs *e, int64_t epochs, const char *p
 
 /* skipped.c -------------------------------------------------------------------------------- */
 
-/* Leaves the fault's row out from now on; EMISMATCH where there are more than max_bad. */
-accrue_status acr_epochs_leave_out(acr_epochs *e, const accrue_fault *f, int64_t epoch,
-                                   accrue_error *err);
+/* What becomes of a row that was found to be at fault: it is left out from now on, or that is an
+ * error.  What the system would not give is looked at a second time, as `sweep` says; kind is 0
+ * where it is there by then, and the row stays in.  EIO where the folder of hidden states is gone,
+ * EMISMATCH where more than max_bad rows or all that could be trained on are left out. */
+accrue_status acr_epochs_judge(acr_epochs *e, const accrue_train_options *opt,
+                               const acr_sweep *sweep, accrue_fault *f, int64_t epoch,
+                               accrue_error *err);
 /* Takes the bad rows out of an epoch.  Micro-batches keep their numbers, were they empty; adds to
  * dropped[n] (may be NULL) how many rows each has lost. */
 void acr_epochs_drop_bad(acr_epoch *epoch, const acr_epochs *e, int64_t *dropped);
@@ -208,15 +217,12 @@ accrue_status acr_bad_rows_read(acr_epochs *e, const char *dir, accrue_error *er
 /* Makes the list in save_path what the run knows: whole at first, then what is new is appended.
  * --on-save-error says what a list without room is. */
 accrue_status acr_bad_rows_list(accrue_run *run, accrue_error *err);
-/* One notice for the i-th bad row, up to a number of them. */
-accrue_status acr_bad_row_told(accrue_run *run, int64_t i, accrue_error *err);
 /* Notices of all rows known to be left out, and their list. */
 accrue_status acr_left_out_told(accrue_run *run, accrue_error *err);
 
-/* Whether the loader stopped at a row that on_bad lets go. */
-bool acr_run_has_bad_row(const accrue_run *run);
-/* Leaves that row out, and with it all bad ones among micro-batches [from, to) of `e`, so that they
- * are run again but once.  The loader is stopped. */
+/* Of a run whose loader stopped at a row at fault: leaves that row out, and with it all bad ones
+ * among micro-batches [from, to) of `e`, so that they are run again but once.  The loader is
+ * stopped.  A row that may not be left out is an error, for which run->stopped_by_row is set. */
 accrue_status acr_run_leave_out(accrue_run *run, acr_epoch *e, int64_t from, int64_t to,
                                 int64_t *dropped, accrue_error *err);
 
@@ -270,8 +276,7 @@ accrue_status acr_training_state_agrees(const acr_training_state *saved,
                                         const acr_training_state *run, const char *dir,
                                         accrue_error *err);
 
-/* Of the rows that are not missing: all lengths, and the ids and masks of every k-th row, k = 1 up
- * to 16 Mi tokens. */
+/* Of all lengths, and of the ids and masks of every k-th row, k = 1 up to 16 Mi tokens. */
 uint64_t acr_epochs_fingerprint(const acr_epochs *e, const acr_dataset *d);
 uint64_t acr_epoch_hash(const acr_epoch *e);
 
@@ -412,6 +417,10 @@ struct accrue_run {
     int64_t *dropped;  /* [current.n] bad rows that they have lost */
     int64_t excluded_capacity;
     int64_t listed; /* bad rows in save_path's list; -1: not written yet */
+    int64_t told;   /* notices of such rows */
+    int64_t passed; /* times that faults were gone at a second look: in this micro-batch or
+                       validation */
+    bool stopped_by_row;
     uint64_t order; /* of the epoch's micro-batches, bad rows in their places */
 
     int64_t window_first, window_size, window_live; /* of the open window */
@@ -512,6 +521,7 @@ typedef struct acr_resume {
     char *dir;         /* NULL: it begins anew */
     bool weights_only; /* `dir` is a speculators checkpoint: a beginning from its weights */
     acr_training_state state;
+    int64_t from;       /* micro-batch of its epoch where the run goes on; -1: the epoch's end */
     int64_t generation; /* of the checkpoints to be written */
     int64_t origin, origin_epoch;
     uint64_t manifest; /* XXH3 of its text */
@@ -525,7 +535,7 @@ void acr_resume_free(acr_resume *r);
 
 /* The run's state as a checkpoint of now would hold it. */
 void acr_run_state(acr_training_state *out, accrue_run *run);
-/* Makes a run just opened the one that wrote the checkpoint. */
-accrue_status acr_run_load(accrue_run *run, const acr_resume *from, accrue_error *err);
+/* Makes a run just opened the one that wrote the checkpoint, and sets from->from. */
+accrue_status acr_run_load(accrue_run *run, acr_resume *from, accrue_error *err);
 
 #endif

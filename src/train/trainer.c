@@ -81,13 +81,15 @@ cleanup:
     return st;
 }
 
+/* Without a step there is nothing that the rules would have kept. */
 static bool save_is_due(const accrue_run *run)
 {
     const accrue_train_options *opt = &run->opt;
     const int64_t n = opt->window.gradient_accumulation_steps;
 
     return run->request == ACCRUE_SAVE ||
-           (run->next % n == 0 && opt->checkpoint_freq < 1 && !opt->save_best &&
+           (accrue_window_global_step(run->window) && run->next % n == 0 &&
+            opt->checkpoint_freq < 1 && !opt->save_best &&
             accrue_checkpoint_due(run->next / n,
                                   accrue_steps_per_epoch(run->current.n, n, opt->accumulation_tail),
                                   opt->checkpoint_freq));
@@ -164,15 +166,29 @@ static accrue_status validate_epoch(accrue_run *run, accrue_metrics *val, bool *
     return st;
 }
 
+/* Rows in a dropped tail are never looked at, so that all others may be bad and some are left. */
+static accrue_status need_steps(const accrue_run *run, accrue_error *err)
+{
+    if (accrue_window_global_step(run->window) || !run->epochs.n_bad)
+        return ACCRUE_OK;
+    return acr_fail(err, ACCRUE_EMISMATCH,
+                    "epoch %lld: 0 optimizer steps, at least 1 expected: %lld of %lld rows are "
+                    "left out, the last one for: %s",
+                    (long long)run->epoch + 1, (long long)run->epochs.n_bad,
+                    (long long)run->epochs.n_rows,
+                    run->epochs.left_out[run->epochs.n_bad - 1].message);
+}
+
 /* With --save-best only an epoch that beats all before it is kept. */
 static accrue_status end_epoch(accrue_run *run, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    const bool validated = run->plan.val_rows > 0;
+    const bool validated = run->epochs.val_rows > 0;
     accrue_metrics val = {0};
     bool has = false, due = false, best = false;
     double value = 0;
 
+    ACR_TRY(need_steps(run, err));
     if (run->save && run->saving_val) /* its proof is of the validation before */
         ACR_TRY(acr_run_settle(run, true, err));
     if (asked_to_stop(run))
@@ -185,9 +201,86 @@ static accrue_status end_epoch(accrue_run *run, accrue_error *err)
                                                          : accrue_metrics_acceptance(&val);
         best = run->best_epoch < 0 || is_better(run, value, run->best_value);
     }
-    due = run->opt.save_best && validated ? best : ends_saved(run);
+    /* Where the validation has lost its last row, there is no best to wait for. */
+    due = run->opt.save_best && run->epochs.val_rows > 0 ? best : ends_saved(run);
     if (due || run->request == ACCRUE_SAVE)
         ACR_TRY(save_epoch(run, has ? &val : NULL, best, value, err));
+
+cleanup:
+    return st;
+}
+
+/* The last save is waited for; where none made good for one that failed, the run has failed. */
+static accrue_status finish(accrue_run *run, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    ACR_TRY(acr_run_settle(run, true, err));
+    if (run->save_status)
+        st = acr_fail(err, run->save_status, "the last checkpoint was not saved: %s",
+                      run->save_error.message);
+    else
+        st = acr_keep_best_alone(run, err);
+
+cleanup:
+    return st;
+}
+
+/* Where training begins: micro-batch `from` of `epoch`, -1 for its end with the validation to come.
+ * Behind the last epoch there is nothing to do. */
+typedef struct start {
+    int64_t epoch, from;
+    bool finished;
+} start;
+
+static accrue_status one_epoch(accrue_run *run, int64_t epoch, int64_t from, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    ACR_TRY(acr_run_epoch_from(run, epoch, from, err));
+    ACR_TRY(train_epoch(run, err));
+    ACR_TRY(end_epoch(run, err));
+
+cleanup:
+    return st;
+}
+
+/* Of a run that a row's fault ends: saves the steps since the last checkpoint. */
+static accrue_status save_steps(accrue_run *run, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    if (run->failed) /* else in a validation */
+        acr_run_abandon(run);
+    if (accrue_window_global_step(run->window) &&
+        accrue_window_micro_batches(run->window) != run->saved_micro_batches)
+        ACR_TRY(save(run, NULL, false, err));
+    ACR_TRY(acr_run_settle(run, true, err));
+
+cleanup:
+    return st;
+}
+
+static accrue_status train_epochs(accrue_run *run, const start *at, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    accrue_error why = {0}, unsaved = {0};
+
+    for (int64_t epoch = at->epoch, from = at->from; epoch < run->opt.epochs; epoch++, from = 0) {
+        if (at_max_steps(run) && !from)
+            break;
+        if (asked_to_stop(run))
+            ACR_TRY(stop(run, true, err));
+        st = one_epoch(run, epoch, from, &why);
+        if (st && run->stopped_by_row && save_steps(run, &unsaved))
+            (void)!acr_notice(run, NULL, "the steps since the last checkpoint are not saved: %s",
+                              unsaved.message);
+        if (st) {
+            acr_fail(err, st, "%s", why.message);
+            goto cleanup;
+        }
+    }
+    ACR_TRY(finish(run, err));
 
 cleanup:
     return st;
@@ -253,29 +346,6 @@ static accrue_status check_room(accrue_run *run, accrue_error *err)
     return st ? acr_fail(err, st, "%s", why.message) : st;
 }
 
-/* The last save is waited for; where none made good for one that failed, the run has failed. */
-static accrue_status finish(accrue_run *run, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-
-    ACR_TRY(acr_run_settle(run, true, err));
-    if (run->save_status)
-        st = acr_fail(err, run->save_status, "the last checkpoint was not saved: %s",
-                      run->save_error.message);
-    else
-        st = acr_keep_best_alone(run, err);
-
-cleanup:
-    return st;
-}
-
-/* Where training begins: micro-batch `from` of `epoch`, -1 for its end with the validation to come.
- * Behind the last epoch there is nothing to do. */
-typedef struct start {
-    int64_t epoch, from;
-    bool finished;
-} start;
-
 static start find_start(const accrue_run *run, const acr_resume *from)
 {
     const acr_training_state *s = &from->state;
@@ -284,8 +354,8 @@ static start find_start(const accrue_run *run, const acr_resume *from)
     if (!run->resumed)
         return at;
     at.epoch = s->epoch;
-    at.from = s->local_step ? s->local_step : -1;
-    if (!s->local_step && s->concluded)
+    at.from = from->from;
+    if (at.from < 0 && s->concluded)
         at = (start){.epoch = s->epoch + 1};
     at.finished = at.epoch >= run->opt.epochs || (at_max_steps(run) && s->concluded);
     return at;
@@ -323,7 +393,7 @@ cleanup:
     return st;
 }
 
-static accrue_status resume(accrue_run *run, const acr_resume *found, start *at, accrue_error *err)
+static accrue_status resume(accrue_run *run, acr_resume *found, start *at, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
 
@@ -396,16 +466,7 @@ accrue_status accrue_train(const accrue_train_options *given, accrue_event_cb cb
     ACR_TRY(check_room(run, err));
     ACR_TRY(acr_left_out_told(run, err));
     ACR_TRY(keep_maps(run, opt.data_path, err));
-    for (int64_t epoch = at.epoch; epoch < opt.epochs; epoch++, at.from = 0) {
-        if (at_max_steps(run) && !at.from)
-            break;
-        if (asked_to_stop(run))
-            ACR_TRY(stop(run, true, err));
-        ACR_TRY(acr_run_epoch_from(run, epoch, at.from, err));
-        ACR_TRY(train_epoch(run, err));
-        ACR_TRY(end_epoch(run, err));
-    }
-    ACR_TRY(finish(run, err));
+    ACR_TRY(train_epochs(run, &at, err));
 
 cleanup:
     if (run) {

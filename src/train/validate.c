@@ -136,9 +136,10 @@ accrue_status accrue_run_validate(accrue_run *run, accrue_metrics *out, accrue_e
     memset(out, 0, sizeof *out);
     if (run->epoch < 0)
         return acr_fail(err, ACCRUE_ESTATE, "validation before the first epoch");
+    run->passed = 0;
     ACR_TRY(acr_epochs_val(&e, &run->epochs, run->epoch, err));
     acr_epochs_drop_bad(&e, &run->epochs, NULL);
-    while ((st = validate(run, out, &e, &why)) && acr_run_has_bad_row(run)) {
+    while ((st = validate(run, out, &e, &why)) && acr_loader_fault(run->loader)) {
         run->skipped_nonfinite = skipped;
         ACR_TRY(acr_run_leave_out(run, &e, 0, e.n, NULL, err));
     }
