@@ -291,7 +291,9 @@ typedef enum accrue_event_kind {
     ACCRUE_EVENT_CHECKPOINT,  /* `message` is the folder, which is on the disk now; epoch,
                                  global_step and micro_batch are those that it holds */
     ACCRUE_EVENT_NOTICE,      /* `message` is one line worth showing */
-    ACCRUE_EVENT_VALIDATING   /* micro_batch of micro_batches of a validation are done */
+    ACCRUE_EVENT_VALIDATING,  /* micro_batch of micro_batches of a validation are done */
+    ACCRUE_EVENT_WAITING      /* the next rows are not there yet: they are being written, or their
+                                 file system is slow; told about five times a second */
 } accrue_event_kind;
 
 /* What a run will do, known before its first step. */
@@ -338,7 +340,8 @@ typedef enum accrue_answer {
     ACCRUE_CANCEL = 1,        /* stop at this point with ECANCELED; no further save is begun */
     ACCRUE_SAVE = 2,          /* save at the end of the window and go on */
     ACCRUE_SAVE_AND_STOP = 3, /* finish the window, save, and return ECANCELED; a validation is left
-                                 for the run that goes on */
+                                 for the run that goes on, and so is a window of which no
+                                 micro-batch is there yet */
     ACCRUE_GIVE_UP_AND_STOP = 4 /* the same without finishing the window */
 } accrue_answer;
 

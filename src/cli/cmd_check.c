@@ -40,6 +40,23 @@ static json_t *place(int64_t at)
     return at < 0 ? json_null() : json_integer(at);
 }
 
+/* JSON is UTF-8; of a string that is not, '?' stands for what is not ASCII. */
+static json_t *text_json(const char *s)
+{
+    json_t *string = json_string(s);
+    char *ascii = NULL;
+
+    if (string)
+        return string;
+    ascii = copy_text(s);
+    for (char *c = ascii; *c; c++)
+        if ((unsigned char)*c >= 128)
+            *c = '?';
+    string = json_string(ascii);
+    free(ascii);
+    return string;
+}
+
 static json_t *text_or_null(const char *s)
 {
     return *s ? json_string(s) : json_null();
@@ -162,9 +179,9 @@ static void print_table(const checking *c, const accrue_check_report *r)
 static int print_json(checking *c, const accrue_check_report *r)
 {
     json_t *root = json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:O}", "data_path", c->o->dirs[0],
-        "rows", (json_int_t)r->rows, "bad_rows", (json_int_t)r->bad_rows, "tokens",
-        (json_int_t)r->tokens, "supervised_tokens", (json_int_t)r->supervised_tokens,
+        "{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:O}", "data_path",
+        text_json(c->o->dirs[0]), "rows", (json_int_t)r->rows, "bad_rows", (json_int_t)r->bad_rows,
+        "tokens", (json_int_t)r->tokens, "supervised_tokens", (json_int_t)r->supervised_tokens,
         "rows_without_supervision", (json_int_t)r->unsupervised_rows, "files", (json_int_t)r->files,
         "bytes", (json_int_t)r->bytes, "seconds", r->seconds, "n_faults", (json_int_t)r->faults,
         "n_notices", (json_int_t)r->notices, "faults", c->list);

@@ -60,10 +60,12 @@ accrue_status acr_fault_set(accrue_fault *f, accrue_fault_kind kind, const char 
 void acr_fault_count(accrue_fault *f, int64_t count);
 
 /* The parts of acr_states_open, for one who goes on after a fault. */
-typedef enum acr_lock { ACR_LOCK_NONE, ACR_LOCK_LEFT, ACR_LOCK_HELD } acr_lock;
-/* Waits until `deadline` (acr_seconds) for a lock that is held. */
-acr_lock acr_states_lock(const char *dir, int64_t row, double deadline);
-accrue_status acr_states_locked(accrue_fault *f, const char *dir, int64_t row, bool held);
+typedef enum acr_lock { ACR_LOCK_NONE, ACR_LOCK_LEFT, ACR_LOCK_HELD, ACR_LOCK_UNKNOWN } acr_lock;
+/* Waits for a lock that is held; UNKNOWN: it cannot be looked at, *why says why (may be NULL). */
+acr_lock acr_states_lock(const char *dir, int64_t row, acr_patience *p, accrue_error *why);
+/* The fault, or notice, of a lock that is there. */
+accrue_status acr_states_locked(accrue_fault *f, const char *dir, int64_t row, acr_lock lock,
+                                const accrue_error *why);
 accrue_status acr_states_begin(acr_states *s, const char *dir, int64_t row, accrue_fault *f);
 accrue_status acr_states_check_ids(acr_states *s, int64_t row, const acr_row *r, accrue_fault *f);
 /* Sets s->hidden; hidden_size 0: any size. */

@@ -16,6 +16,7 @@ typedef struct check {
     void *payload;
     accrue_check_report *report;
     acr_sweep sweep;
+    acr_patience patience;
     char *states_dir;
     double started;
     int64_t last_bad; /* row */
@@ -120,7 +121,7 @@ static accrue_status check_all_maps(check *c, accrue_error *err)
             (name[3] != '.' && name[3] != '-'))
             continue;
         other = acr_sprintf("%s/d2t%s", o->data_path, name + 3);
-        if (d2t || (other && !acr_is_file(other)))
+        if (d2t || (other && !acr_exists(other)))
             st = check_named(c, name, err);
         acr_free(other);
         if (st)
@@ -175,7 +176,7 @@ static void size_states(check *c)
         int64_t mask_tokens = 0;
         acr_row r = {0};
         acr_dataset_raw_row(&r, &mask_tokens, c->sweep.data, row);
-        found = !acr_states_open(&s, c->states_dir, row, &r, &any, 0, &f);
+        found = !acr_states_open(&s, c->states_dir, row, &r, &any, NULL, &f);
         if (found && !shape->hidden_size)
             shape->hidden_size = s.hidden->dims[2];
         if (found && !c->opt->n_aux)
@@ -240,6 +241,7 @@ accrue_status accrue_check(accrue_check_report *out, const accrue_check_options 
     check c = {.opt = opt, .cb = cb, .payload = payload, .report = out, .last_bad = -1};
 
     memset(out, 0, sizeof *out);
+    acr_patience_init(&c.patience, opt->lock_timeout);
     ACR_TRY(check_options(opt, err));
     c.started = acr_seconds();
     ACR_TRY(acr_dataset_open(&c.sweep.data, opt->data_path, err));
@@ -255,7 +257,7 @@ accrue_status accrue_check(accrue_check_report *out, const accrue_check_options 
         goto cleanup;
     }
     c.sweep.states_dir = c.states_dir;
-    c.sweep.lock_timeout = opt->lock_timeout;
+    c.sweep.patience = &c.patience;
     c.sweep.whole = true;
     c.sweep.shape.n_aux = opt->n_aux;
     ACR_TRY(read_verifier(&c, err));
@@ -266,5 +268,6 @@ accrue_status accrue_check(accrue_check_report *out, const accrue_check_options 
 cleanup:
     acr_dataset_close(c.sweep.data);
     acr_free(c.states_dir);
+    acr_patience_free(&c.patience);
     return st;
 }

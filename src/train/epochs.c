@@ -7,15 +7,14 @@
 
 /* The wait for files that are being written is one for all rows. */
 static accrue_status find_states(acr_epochs *e, const accrue_train_options *opt,
-                                 const char *states_dir, accrue_error *err)
+                                 const char *states_dir, acr_patience *p, accrue_error *err)
 {
-    const double deadline = acr_seconds() + opt->lock_timeout;
     accrue_fault f;
 
     if (!acr_is_dir(states_dir))
         return acr_fail(err, ACCRUE_EIO, "%s: no such folder of hidden states", states_dir);
     for (int64_t row = 0; row < e->n_rows; row++) {
-        if (e->bad[row] || acr_states_exist(states_dir, row, deadline, &f))
+        if (e->bad[row] || acr_states_exist(states_dir, row, p, &f))
             continue;
         if (opt->on_missing == ACCRUE_POLICY_RAISE || !f.kind)
             return acr_fail(err, acr_fault_status(&f), "%s", f.message);
@@ -49,11 +48,10 @@ static accrue_status on_fault(const accrue_fault *f, void *ctx, accrue_error *er
  * where they are few. */
 static accrue_status check_rows(acr_epochs *e, const accrue_train_options *opt, acr_dataset *data,
                                 const char *states_dir, const acr_batch_shape *shape,
-                                accrue_error *err)
+                                acr_patience *p, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    acr_sweep sweep = {
-        .data = data, .states_dir = states_dir, .shape = *shape, .lock_timeout = opt->lock_timeout};
+    acr_sweep sweep = {.data = data, .states_dir = states_dir, .shape = *shape, .patience = p};
     finder find = {e, opt->on_bad == ACCRUE_POLICY_SKIP};
     int64_t *rows = acr_malloc(((size_t)e->n_rows + 1) * sizeof *rows);
     int64_t n = 0;
@@ -139,8 +137,10 @@ accrue_status acr_epochs_open(acr_epochs *out, const accrue_train_options *opt, 
                               const char *resumed_from, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
+    acr_patience patience;
 
     memset(out, 0, sizeof *out);
+    acr_patience_init(&patience, opt->lock_timeout);
     out->n_rows = acr_dataset_rows(data);
     out->train_rows = acr_dataset_train_rows(data, opt->train_data_ratio);
     out->total_seq_len = opt->total_seq_len;
@@ -160,8 +160,8 @@ accrue_status acr_epochs_open(acr_epochs *out, const accrue_train_options *opt, 
         out->lengths[i] = acr_dataset_tokens(data, i);
     if (resumed_from)
         ACR_TRY(acr_bad_rows_read(out, resumed_from, err));
-    ACR_TRY(find_states(out, opt, states_dir, err));
-    ACR_TRY(check_rows(out, opt, data, states_dir, shape, err));
+    ACR_TRY(find_states(out, opt, states_dir, &patience, err));
+    ACR_TRY(check_rows(out, opt, data, states_dir, shape, &patience, err));
     ACR_TRY(need_supervision(out, data, err));
     if (opt->batch_plan) {
         ACR_TRY(
@@ -182,6 +182,7 @@ accrue_status acr_epochs_open(acr_epochs *out, const accrue_train_options *opt, 
     }
 
 cleanup:
+    acr_patience_free(&patience);
     if (st)
         acr_epochs_free(out);
     return st;

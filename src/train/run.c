@@ -289,6 +289,8 @@ accrue_status acr_run_open(accrue_run **out, const accrue_train_options *opt, co
     loader.states_dir = run->setup.states_dir;
     loader.shape = run->setup.shape;
     loader.lock_timeout = opt->lock_timeout;
+    loader.waiting = acr_run_waiting;
+    loader.ctx = run;
     ACR_TRY(acr_loader_create(&run->loader, run->setup.data, &loader, err));
     *out = run;
     run = NULL;
@@ -562,6 +564,7 @@ accrue_status accrue_run_forward_backward(accrue_run *run, accrue_metrics *out, 
     if (!accrue_run_next(run))
         return acr_fail(err, ACCRUE_ESTATE, "no micro-batch is left in this epoch");
     run->failed = true; /* until this micro-batch is counted */
+    run->wait_ended = false;
     acr_window_begin(run->window);
     if (acr_window_filled(run->window) == 0) {
         run->window_first = i;
@@ -584,12 +587,15 @@ accrue_status accrue_run_forward_backward(accrue_run *run, accrue_metrics *out, 
         }
         st = run_again(run, i, &at, &metrics, &why);
     }
-    if (st) {
+    if (st && run->wait_ended)
+        acr_run_abandon(run);
+    else if (st)
         acr_window_zero(run->window);
+    run->failed = st && !run->wait_ended;
+    if (st) {
         acr_fail(err, st, "%s", why.message);
         goto cleanup;
     }
-    run->failed = false;
     run->next = i + 1;
     if (run->next == run->used)
         acr_window_close_short(run->window);

@@ -96,10 +96,10 @@ typedef struct text {
 
 static accrue_status add_line(text *t, const acr_bad_row *b, accrue_error *err)
 {
-    json_t *row =
-        json_pack("{s:I, s:s, s:s, s:s, s:o}", "row", (json_int_t)b->row, "kind",
-                  accrue_fault_name(b->kind), "file", b->file, "message", b->message, "epoch",
-                  b->epoch < 0 ? json_null() : json_integer((json_int_t)b->epoch));
+    json_t *row = json_pack("{s:I, s:s, s:o, s:o, s:o}", "row", (json_int_t)b->row, "kind",
+                            accrue_fault_name(b->kind), "file", acr_json_string(b->file), "message",
+                            acr_json_string(b->message), "epoch",
+                            b->epoch < 0 ? json_null() : json_integer((json_int_t)b->epoch));
     char *line = row ? json_dumps(row, JSON_COMPACT) : NULL;
     size_t n = line ? strlen(line) : 0;
 
@@ -260,8 +260,8 @@ static accrue_status read_line(acr_epochs *e, const char *line, size_t n, const 
                       n < 200 ? (int)n : 200, line);
         goto cleanup;
     }
-    snprintf(f.file, sizeof f.file, "%s", json_string_value(json_object_get(o, "file")));
-    snprintf(f.message, sizeof f.message, "%s", json_string_value(json_object_get(o, "message")));
+    acr_text(f.file, sizeof f.file, json_string_value(json_object_get(o, "file")));
+    acr_text(f.message, sizeof f.message, json_string_value(json_object_get(o, "message")));
     if (f.row < e->n_rows) /* else of another data set, as its fingerprint will say */
         ACR_TRY(
             acr_epochs_leave_out(e, &f, json_is_null(epoch) ? -1 : json_integer_value(epoch), err));
@@ -355,12 +355,15 @@ cleanup:
 
 /* While training --------------------------------------------------------------------------- */
 
+/* A lock that may still be waited for is left to the loader. */
 static accrue_status on_fault(const accrue_fault *f, void *ctx, accrue_error *err)
 {
     accrue_run *run = ctx;
     accrue_status st = ACCRUE_OK;
     int64_t known = run->epochs.n_bad;
 
+    if (f->kind == ACCRUE_FAULT_LOCKED && acr_loader_patience(run->loader) > 0)
+        return ACCRUE_OK;
     ACR_TRY(acr_epochs_leave_out(&run->epochs, f, run->epoch, err));
     if (run->epochs.n_bad > known)
         ACR_TRY(acr_bad_row_told(run, known, err));
@@ -374,10 +377,8 @@ accrue_status acr_run_leave_out(accrue_run *run, acr_epoch *e, int64_t from, int
 {
     accrue_status st = ACCRUE_OK;
     accrue_fault fault = *acr_loader_fault(run->loader);
-    acr_sweep sweep = {.data = run->setup.data,
-                       .states_dir = run->setup.states_dir,
-                       .shape = run->setup.shape,
-                       .lock_timeout = run->opt.lock_timeout};
+    acr_sweep sweep = {
+        .data = run->setup.data, .states_dir = run->setup.states_dir, .shape = run->setup.shape};
 
     acr_loader_stop(run->loader); /* which reads `e` */
     ACR_TRY(on_fault(&fault, run, err));
