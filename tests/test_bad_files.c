@@ -1,80 +1,9 @@
 /* Files that are not what their names say, names that are no text, and writers that do not end. */
-#include "bad_rows_test.h"
+#include "check_test.h"
 
 #include "data/readers.h"
 
 #include <sys/file.h>
-
-static char *folder, *data;
-
-static int make(void **state)
-{
-    (void)state;
-    accrue_set_threads(2);
-    folder = make_folder();
-    data = copy_data(folder, "data");
-    return 0;
-}
-
-static int clear(void **state)
-{
-    (void)state;
-    acr_free(data);
-    remove_folder(folder);
-    return 0;
-}
-
-typedef struct found {
-    accrue_fault faults[70];
-    int n;
-    accrue_check_report report;
-} found;
-
-static int listen(const accrue_fault *f, const accrue_check_report *so_far, void *payload)
-{
-    found *l = payload;
-
-    (void)so_far;
-    if (f) {
-        assert_true(l->n < ACR_COUNT(l->faults));
-        l->faults[l->n++] = *f;
-    }
-    return 0;
-}
-
-static void check(found *l, const char *path, double lock_timeout)
-{
-    accrue_check_options o;
-    accrue_error e = {0};
-
-    memset(l, 0, sizeof *l);
-    accrue_check_options_init(&o, sizeof o);
-    o.data_path = path;
-    o.verifier = TINY "/verifier";
-    o.lock_timeout = lock_timeout;
-    assert_ok(accrue_check(&l->report, &o, listen, l, &e), &e);
-}
-
-static void one_fault(accrue_fault_kind kind, int64_t row, const char *message)
-{
-    static found l;
-
-    check(&l, data, 0);
-    assert_int_equal(l.n, 1);
-    assert_string_equal(accrue_fault_name(l.faults[0].kind), accrue_fault_name(kind));
-    assert_int_equal(l.faults[0].row, row);
-    if (!strstr(l.faults[0].message, message))
-        fail_msg("'%s' is not in: %s", message, l.faults[0].message);
-}
-
-static accrue_train_options train_options(const char *path)
-{
-    accrue_train_options o = tiny_options("/nowhere");
-
-    o.data_path = path;
-    o.lock_timeout = 0;
-    return o;
-}
 
 static void train_refuses(const char *one, const char *two)
 {
@@ -163,6 +92,8 @@ static void assert_texts(const char *path, const char *word)
             json_t *string = json_string(texts[k]);
             if (!string)
                 fail_msg("not UTF-8: %s", texts[k]);
+            for (const char *c = texts[k]; *c; c++)
+                assert_true((unsigned char)*c >= ' ' && *c != 127);
             json_decref(string);
         }
     }
@@ -182,7 +113,7 @@ static void assert_texts(const char *path, const char *word)
 static void names_that_are_no_text_are_told_and_listed(void **state)
 {
     char *long_name = acr_sprintf("%s/", folder), *path = states_of(data, 7);
-    char header[700] = "{\"a\":{\"dtype\":\"", *to = NULL;
+    char header[700] = "{\"a\\u001b[31m\":{\"dtype\":\"", *to = NULL;
 
     (void)state;
     remove_states(data, 5);
@@ -312,41 +243,20 @@ static void a_lock_that_cannot_be_opened_is_a_notice(void **state)
     acr_free(path);
 }
 
-/* The right ids, and states of one token more. */
 static void states_of_too_many_tokens_are_refused(void **state)
 {
-    static const float values[80 * 4 * 32];
     accrue_train_options o = train_options(data);
-    char *path = states_of(data, 5), *message = NULL;
-    acr_dataset *d = NULL;
+    int64_t tokens = write_states(5, 1, 4);
+    char *message = acr_sprintf("hidden_states is [%lld, 4, 32], expected [%lld, 4, 32]",
+                                (long long)tokens + 1, (long long)tokens);
     accrue_run *run = NULL;
     accrue_error e = {0};
-    acr_row r;
 
     (void)state;
-    assert_ok(acr_dataset_open(&d, data, &e), &e);
-    assert_ok(acr_dataset_row(&r, d, 5, &e), &e);
-    const acr_tensor t[] = {{.name = "hidden_states",
-                             .dtype = ACR_DTYPE_F32,
-                             .n_dims = 3,
-                             .dims = {r.tokens + 1, 4, 32},
-                             .data = values,
-                             .bytes = (size_t)(r.tokens + 1) * 4 * 32 * 4},
-                            {.name = "token_ids",
-                             .dtype = ACR_DTYPE_I64,
-                             .n_dims = 1,
-                             .dims = {r.tokens},
-                             .data = r.input_ids,
-                             .bytes = 8 * (size_t)r.tokens}};
-    assert_ok(acr_safetensors_write(path, t, 2, NULL, NULL, &e), &e);
-    message = acr_sprintf("hidden_states is [%lld, 4, 32], expected [%lld, 4, 32]",
-                          (long long)r.tokens + 1, (long long)r.tokens);
     one_fault(ACCRUE_FAULT_LENGTH, 5, message);
     assert_fails(accrue_run_open(&run, &o, NULL, NULL, &e), ACCRUE_EMISMATCH, &e, "row 5", message,
                  NULL);
-    acr_dataset_close(d);
     acr_free(message);
-    acr_free(path);
 }
 
 /* Waiting --------------------------------------------------------------------------------- */
@@ -600,8 +510,6 @@ static void a_wait_in_a_validation_can_be_given_up(void **state)
     acr_free((void *)(uintptr_t)o.batch_plan);
     acr_free(out);
 }
-
-#define TEST(f) cmocka_unit_test_setup_teardown(f, make, clear)
 
 int main(void)
 {

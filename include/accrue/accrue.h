@@ -457,10 +457,10 @@ typedef struct accrue_fault {
 typedef struct accrue_check_options {
     size_t struct_size;                         /* set by accrue_check_options_init; do not touch */
     const char *data_path, *hidden_states_path; /* NULL: data_path/hidden_states */
-    const char *verifier;     /* NULL: unknown; sizes are then those of the first readable row */
-    int64_t draft_vocab_size; /* 0: unknown */
+    const char *verifier;            /* NULL: unknown; sizes are then those of most rows */
+    int64_t draft_vocab_size;        /* 0: unknown */
     const char *d2t_path, *t2d_path; /* NULL: the maps that lie in data_path */
-    int n_aux;                       /* auxiliary layers; 0: as many as the first row has */
+    int n_aux;                       /* auxiliary layers; 0: as training has by default */
     double lock_timeout;             /* seconds to wait for a file that is being written */
 } accrue_check_options;
 

@@ -73,6 +73,9 @@ int64_t acr_dataset_tokens(const acr_dataset *d,
 accrue_status acr_dataset_row(acr_row *out, acr_dataset *d, int64_t row, accrue_error *err);
 /* A row as it is in the file, unchecked; *mask_tokens is the length of its loss_mask. */
 void acr_dataset_raw_row(acr_row *out, int64_t *mask_tokens, const acr_dataset *d, int64_t row);
+/* Whether one of the row's targets is supervised, as far as a micro-batch takes it; the first token
+ * is never a target. */
+bool acr_dataset_supervises(const acr_dataset *d, int64_t row, int64_t total_seq_len);
 int64_t acr_dataset_train_rows(const acr_dataset *d, double ratio); /* int(rows * ratio) */
 
 /* Vocabulary maps ------------------------------------------------------------------------- */

@@ -247,6 +247,18 @@ accrue_status acr_dataset_row(acr_row *out, acr_dataset *d, int64_t row, accrue_
     return ACCRUE_OK;
 }
 
+bool acr_dataset_supervises(const acr_dataset *d, int64_t row, int64_t total_seq_len)
+{
+    int64_t mask_tokens = 0;
+    acr_row r = {0};
+
+    acr_dataset_raw_row(&r, &mask_tokens, d, row);
+    for (int64_t i = 1; i < r.tokens && i < mask_tokens && i <= total_seq_len; i++)
+        if (r.loss_mask[i])
+            return true;
+    return false;
+}
+
 int64_t acr_dataset_train_rows(const acr_dataset *d, double ratio)
 {
     return (int64_t)((double)d->table.rows * ratio);

@@ -61,7 +61,7 @@ static accrue_status check_rows(acr_epochs *e, const accrue_train_options *opt, 
         return acr_enomem(err, (size_t)e->n_rows * sizeof *rows, "the rows to check");
     for (int64_t row = 0; row < e->n_rows; row++) {
         bytes += (double)e->lengths[row] * 2.0 * (shape->n_aux + 1) * (double)shape->hidden_size;
-        if (e->lengths[row] && !e->bad[row])
+        if (!e->absent[row] && !e->bad[row])
             rows[n++] = row;
     }
     sweep.data_alone = bytes > (double)opt->check_bytes;
@@ -76,17 +76,9 @@ cleanup:
 static accrue_status need_supervision(const acr_epochs *e, const acr_dataset *data,
                                       accrue_error *err)
 {
-    for (int64_t row = 0; row < e->train_rows; row++) {
-        int64_t mask_tokens = 0;
-        acr_row r = {0};
-        if (e->lengths[row] == 0 || e->bad[row])
-            continue;
-        acr_dataset_raw_row(&r, &mask_tokens, data, row);
-        /* The first token is never a target. */
-        for (int64_t i = 1; i < r.tokens && i <= e->total_seq_len; i++)
-            if (r.loss_mask[i])
-                return ACCRUE_OK;
-    }
+    for (int64_t row = 0; row < e->train_rows; row++)
+        if (e->lengths[row] && !e->bad[row] && acr_dataset_supervises(data, row, e->total_seq_len))
+            return ACCRUE_OK;
     return acr_fail(
         err, ACCRUE_EMISMATCH,
         "0 of the %lld training rows have a supervised token (loss_mask 1 behind the first "

@@ -453,8 +453,8 @@ accrue_status acr_run_epoch_from(accrue_run *run, int64_t epoch, int64_t from, a
 
 /* Of an epoch's micro-batches, how many the tail policy lets take part. */
 int64_t acr_run_used(const accrue_run *run, int64_t micro_batches);
-/* For a loader whose data is not there yet: tells the callback (`ctx` is the run), and ends the wait
- * where it asks for a stop. */
+/* For a loader whose data is not there yet: tells the callback (`ctx` is the run), and ends the
+ * wait where it asks for a stop. */
 accrue_status acr_run_waiting(void *ctx, accrue_error *err);
 /* Takes the open window back: the run stands where it began. */
 void acr_run_abandon(accrue_run *run);
