@@ -111,6 +111,52 @@ static void a_row_without_ids_is_refused(void **state)
     acr_free(arrow);
 }
 
+/* Told like any other fault, and so are the maps. */
+static void a_broken_data_set_is_a_fault(void **state)
+{
+    static found l;
+    char *arrow = acr_sprintf("%s/data-00000-of-00001.arrow", data);
+    char *map = acr_sprintf("%s/d2t-48.npy", data);
+
+    (void)state;
+    assert_int_equal(truncate(arrow, file_bytes(arrow) - 100), 0);
+    one_fault(ACCRUE_FAULT_FORMAT, -1, "data-00000-of-00001.arrow: message at byte");
+    write_text(map, "no map");
+    check(&l, data, 0);
+    assert_int_equal(l.n, 2);
+    assert_int_equal(l.faults[1].kind, ACCRUE_FAULT_MAP);
+    assert_int_equal(l.report.rows, 0);
+    assert_int_equal(l.report.bad_rows, 0);
+    acr_free(map);
+    acr_free(arrow);
+}
+
+/* One null in a column ends nothing but its row. */
+static void a_null_is_its_rows_fault(void **state)
+{
+    static const struct {
+        const char *file;
+        accrue_fault_kind kind;
+        const char *message;
+    } cases[] = {{"missing_list", ACCRUE_FAULT_LENGTH, "row 1: input_ids is null"},
+                 {"missing_token", ACCRUE_FAULT_VOCABULARY, "the id of token 1 is null, expected"},
+                 {"missing_length", ACCRUE_FAULT_LENGTH, "row 1: seq_len is null"}};
+    static found l;
+
+    (void)state;
+    for (int i = 0; i < ACR_COUNT(cases); i++) {
+        bool seen = false;
+        shell(acr_sprintf("cp " ACR_TEST_DATA "/bad_arrow/%s.arrow "
+                          "'%s/data-00000-of-00001.arrow'",
+                          cases[i].file, data));
+        check(&l, data, 0);
+        for (int k = 0; k < l.n; k++)
+            seen |= l.faults[k].kind == cases[i].kind && l.faults[k].row >= 0 &&
+                    strstr(l.faults[k].message, cases[i].message);
+        assert_true(seen);
+    }
+}
+
 static void assert_map(int64_t draft, bool notice, const char *file)
 {
     static found l;
@@ -161,6 +207,8 @@ int main(void)
         TEST(a_set_without_supervision_has_a_fault),
         TEST(a_folder_that_cannot_be_listed_is_a_fault),
         TEST(a_row_without_ids_is_refused),
+        TEST(a_broken_data_set_is_a_fault),
+        TEST(a_null_is_its_rows_fault),
         TEST(maps_that_training_would_not_read_are_notices),
     };
 

@@ -431,7 +431,7 @@ typedef enum accrue_fault_kind {
     ACCRUE_FAULT_LOCKED = 2,     /* they are being written */
     ACCRUE_FAULT_STALE_LOCK = 3, /* a lock that nobody holds: a notice */
     ACCRUE_FAULT_UNREADABLE = 4, /* the system refused to read them, or they ended early */
-    ACCRUE_FAULT_FORMAT = 5,     /* no valid safetensors file */
+    ACCRUE_FAULT_FORMAT = 5,     /* no valid safetensors file; of no row: no data set */
     ACCRUE_FAULT_TENSOR = 6,     /* a tensor is not there, or of another type or shape */
     ACCRUE_FAULT_LENGTH = 7,    /* input_ids, loss_mask, seq_len, hidden states: not equally long */
     ACCRUE_FAULT_TOKEN_IDS = 8, /* the states are those of other tokens */

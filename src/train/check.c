@@ -278,6 +278,28 @@ static accrue_status check_supervision(check *c, accrue_error *err)
     return tell_of_set(c, ACCRUE_FAULT_MASK, false, c->opt->data_path, &why, err);
 }
 
+/* A data set that is there and broken is a fault, and its maps are still looked at. */
+static accrue_status open_data(check *c, accrue_error *err)
+{
+    const char *dir = c->opt->data_path;
+    char *state = acr_sprintf("%s/state.json", dir);
+    accrue_error why;
+    accrue_status st = ACCRUE_OK;
+
+    if (!state)
+        return acr_enomem(err, strlen(dir), "a path");
+    st = acr_dataset_open(&c->sweep.data, dir, &why);
+    if (!st)
+        c->report->rows = acr_dataset_rows(c->sweep.data);
+    else if (acr_is_file(state))
+        st = tell_of_set(c, st == ACCRUE_EIO ? ACCRUE_FAULT_UNREADABLE : ACCRUE_FAULT_FORMAT, false,
+                         dir, &why, err);
+    else
+        acr_fail(err, st, "%s", why.message);
+    acr_free(state);
+    return st;
+}
+
 static accrue_status check_options(const accrue_check_options *opt, accrue_error *err)
 {
     if (opt->struct_size != sizeof *opt)
@@ -307,8 +329,7 @@ accrue_status accrue_check(accrue_check_report *out, const accrue_check_options 
     acr_patience_init(&c.patience, opt->lock_timeout);
     ACR_TRY(check_options(opt, err));
     c.started = acr_seconds();
-    ACR_TRY(acr_dataset_open(&c.sweep.data, opt->data_path, err));
-    out->rows = acr_dataset_rows(c.sweep.data);
+    ACR_TRY(open_data(&c, err));
     c.states_dir = opt->hidden_states_path ? acr_strdup(opt->hidden_states_path)
                                            : acr_sprintf("%s/hidden_states", opt->data_path);
     if (!c.states_dir) {
@@ -327,7 +348,8 @@ accrue_status accrue_check(accrue_check_report *out, const accrue_check_options 
     ACR_TRY(check_all_maps(&c, err));
     size_states(&c);
     ACR_TRY(check_rows(&c, err));
-    ACR_TRY(check_supervision(&c, err));
+    if (c.sweep.data)
+        ACR_TRY(check_supervision(&c, err));
 
 cleanup:
     acr_dataset_close(c.sweep.data);
