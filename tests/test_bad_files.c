@@ -247,6 +247,7 @@ static void a_lock_that_cannot_be_opened_is_a_notice(void **state)
 
 static void states_of_too_many_tokens_are_refused(void **state)
 {
+    static found l;
     accrue_train_options o = train_options(data);
     int64_t tokens = write_states(5, 1, 4);
     char *message = acr_sprintf("hidden_states is [%lld, 4, 32], expected [%lld, 4, 32]",
@@ -259,6 +260,13 @@ static void states_of_too_many_tokens_are_refused(void **state)
     assert_fails(accrue_run_open(&run, &o, NULL, NULL, &e), ACCRUE_EMISMATCH, &e, "row 5", message,
                  NULL);
     acr_free(message);
+    shell(acr_sprintf("cp '" TINY "/data/hidden_states/hs_13.safetensors' "
+                      "'%s/hidden_states/hs_14.safetensors'",
+                      data));
+    check(&l, data, 0);
+    assert_int_equal(l.n, 3); /* row 5's, and two of row 14 */
+    assert_int_equal(l.faults[1].kind, ACCRUE_FAULT_LENGTH);
+    assert_non_null(strstr(l.faults[1].message, "token_ids is I64 [48], expected I64 [43]"));
 }
 
 /* Waiting --------------------------------------------------------------------------------- */
