@@ -322,8 +322,8 @@ static void all_locks_are_waited_for_once(void **state)
     acr_free(dir);
 }
 
-/* Looked for, checked and loaded: the wait is had, and ten rows are told of. */
-static void held_locks_cost_their_time_and_their_rows(void **state)
+/* Checked and loaded: the wait is had before the row is told of. */
+static void held_locks_are_waited_for_as_long_as_is_said(void **state)
 {
     static found l;
     accrue_train_options o = train_options(data);
@@ -339,29 +339,56 @@ static void held_locks_cost_their_time_and_their_rows(void **state)
     check(&l, data, 0.3);
     assert_true(acr_seconds() - start >= 0.3);
     assert_int_equal(l.report.bad_rows, 10);
-    o.lock_timeout = 0.3;
-    o.on_bad = ACCRUE_POLICY_SKIP;
-    o.max_bad = 10;
-    for (int lazily = 0; lazily < 2; lazily++) {
-        o.check_bytes = lazily ? 0 : INT64_MAX;
-        o.total_seq_len = 71;
-        o.batch_plan = write_plan(folder, 71,
-                                  "[[1], [10], [11], [12], [13], [14], [15], [16], [17], [18], "
-                                  "[19], [2]]");
-        o.window.gradient_accumulation_steps = 12;
-        start = acr_seconds();
-        assert_ok(accrue_run_open(&run, &o, NULL, NULL, &e), &e);
-        assert_int_equal(run->epochs.n_bad, lazily ? 0 : 10);
-        assert_ok(accrue_run_epoch(run, 0, &e), &e);
-        while (accrue_run_next(run))
-            assert_ok(accrue_run_forward_backward(run, NULL, &e), &e);
-        assert_true(acr_seconds() - start >= 0.3);
-        assert_int_equal(run->epochs.n_bad, 10);
-        accrue_run_free(run);
-        acr_free((void *)(uintptr_t)o.batch_plan);
+    for (int i = 0; i < 10; i++) {
+        assert_int_equal(l.faults[i].kind, ACCRUE_FAULT_LOCKED);
+        assert_int_equal(l.faults[i].row, 10 + i);
     }
+    o.lock_timeout = 0.3;
+    o.total_seq_len = 71;
+    o.batch_plan = write_plan(folder, 71, "[[1], [10], [11]]");
+    start = acr_seconds();
+    assert_fails(accrue_run_open(&run, &o, NULL, NULL, &e), ACCRUE_EIO, &e, "row 10",
+                 "a writer holds the lock", NULL);
+    assert_true(acr_seconds() - start >= 0.3);
+    o.check_bytes = 0;
+    assert_ok(accrue_run_open(&run, &o, NULL, NULL, &e), &e);
+    start = acr_seconds();
+    assert_ok(accrue_run_epoch(run, 0, &e), &e);
+    assert_ok(accrue_run_forward_backward(run, NULL, &e), &e);
+    assert_fails(accrue_run_forward_backward(run, NULL, &e), ACCRUE_EIO, &e, "row 10",
+                 "a writer holds the lock", NULL);
+    assert_true(acr_seconds() - start >= 0.3);
+    assert_true(acr_loader_patience(run->loader) == 0);
+    accrue_run_free(run);
+    acr_free((void *)(uintptr_t)o.batch_plan);
     for (int i = 0; i < 10; i++)
         close(fd[i]);
+}
+
+/* Each row that could be read makes the time whole. */
+static void a_row_that_is_read_makes_the_patience_whole(void **state)
+{
+    accrue_train_options o = train_options(data);
+    accrue_error e = {0};
+    accrue_run *run = NULL;
+    int fd = hold_lock(10);
+
+    (void)state;
+    o.check_bytes = 0;
+    o.lock_timeout = 0.1;
+    o.total_seq_len = 71;
+    o.batch_plan = write_plan(folder, 71, "[[10], [1]]");
+    assert_ok(accrue_run_open(&run, &o, NULL, NULL, &e), &e);
+    assert_true(acr_loader_patience(run->loader) == 0.1);
+    assert_ok(accrue_run_epoch(run, 0, &e), &e);
+    assert_fails(accrue_run_forward_backward(run, NULL, &e), ACCRUE_EIO, &e, "row 10", NULL);
+    assert_true(acr_loader_patience(run->loader) == 0);
+    close(fd);
+    assert_ok(accrue_run_epoch(run, 0, &e), &e);
+    assert_ok(accrue_run_forward_backward(run, NULL, &e), &e);
+    assert_true(acr_loader_patience(run->loader) == 0.1);
+    accrue_run_free(run);
+    acr_free((void *)(uintptr_t)o.batch_plan);
 }
 
 /* Signals, as the callback has them. */
@@ -532,7 +559,8 @@ int main(void)
         TEST(a_lock_that_cannot_be_opened_is_a_notice),
         TEST(states_of_too_many_tokens_are_refused),
         TEST(all_locks_are_waited_for_once),
-        TEST(held_locks_cost_their_time_and_their_rows),
+        TEST(held_locks_are_waited_for_as_long_as_is_said),
+        TEST(a_row_that_is_read_makes_the_patience_whole),
         TEST(a_wait_for_data_can_be_given_up),
         TEST(a_stop_ends_a_wait_at_the_end_of_a_window),
         TEST(a_wait_can_be_cancelled_without_a_save),
