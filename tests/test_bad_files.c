@@ -74,7 +74,27 @@ static void a_long_message_is_cut_between_characters(void **state)
     }
 }
 
-/* Every text of every fault, and of the list that a run writes, is a JSON string. */
+static void assert_text(const char *text)
+{
+    json_t *string = json_string(text);
+
+    if (!string)
+        fail_msg("not UTF-8: %s", text);
+    for (const char *c = text; *c; c++)
+        assert_true((unsigned char)*c >= ' ' && *c != 127);
+    json_decref(string);
+}
+
+static int check_notice(const accrue_event *e, void *payload)
+{
+    if (e->kind == ACCRUE_EVENT_NOTICE) {
+        assert_text(e->message);
+        ++*(int *)payload;
+    }
+    return ACCRUE_GO_ON;
+}
+
+/* Every text of every fault, of the notices and of the list that a run writes is a JSON string. */
 static void assert_texts(const char *path, const char *word)
 {
     static found l;
@@ -82,26 +102,23 @@ static void assert_texts(const char *path, const char *word)
     char *out = acr_sprintf("%s/out", folder), *list = acr_sprintf("%s/skipped_samples.jsonl", out);
     accrue_error e = {0};
     acr_map map = {0};
+    int notices = 0;
 
     check(&l, path, 0);
     assert_in_range(l.n, 2, 70);
     for (int i = 0; i < l.n; i++) {
         const char *const texts[] = {l.faults[i].file, l.faults[i].found, l.faults[i].expected,
                                      l.faults[i].message};
-        for (int k = 0; k < ACR_COUNT(texts); k++) {
-            json_t *string = json_string(texts[k]);
-            if (!string)
-                fail_msg("not UTF-8: %s", texts[k]);
-            for (const char *c = texts[k]; *c; c++)
-                assert_true((unsigned char)*c >= ' ' && *c != 127);
-            json_decref(string);
-        }
+        for (int k = 0; k < ACR_COUNT(texts); k++)
+            assert_text(texts[k]);
     }
     o.save_path = out;
-    o.on_bad = o.on_missing = ACCRUE_POLICY_SKIP;
+    o.on_bad = ACCRUE_POLICY_SKIP;
+    o.on_missing = ACCRUE_POLICY_WARN;
     o.max_bad = 60;
     o.max_steps = 1;
-    assert_ok(accrue_train(&o, NULL, NULL, &e), &e);
+    assert_ok(accrue_train(&o, check_notice, &notices, &e), &e);
+    assert_in_range(notices, 3, 100);
     assert_ok(acr_map_open(&map, list, &e), &e);
     assert_non_null(memmem(map.data, map.bytes, word, strlen(word)));
     acr_map_close(&map);

@@ -121,12 +121,13 @@ accrue_status acr_emit(accrue_run *run, accrue_event_kind kind, const accrue_met
 
 accrue_status acr_notice(accrue_run *run, accrue_error *err, const char *format, ...)
 {
-    char text[1024];
+    char text[1024], raw[sizeof text + 4]; /* cut behind where acr_text cuts between characters */
     va_list args;
 
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    vsnprintf(raw, sizeof raw, format, args);
     va_end(args);
+    acr_text(text, sizeof text, raw);
     return acr_emit(run, ACCRUE_EVENT_NOTICE, NULL, text, err);
 }
 
