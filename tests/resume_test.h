@@ -45,7 +45,8 @@ typedef struct logbook {
     record *records;
     size_t n, capacity;
     int resumed;
-    int64_t events;  /* but notices, which a part may have more of, and saves, which end any time */
+    int64_t events;  /* but notices, which a part may have more of, saves, which end any time, and
+                        waits, which depend on the machine */
     int64_t stop_at; /* event to which the callback answers; 0: none */
     int answer;      /* 0: ACCRUE_CANCEL */
 } logbook;
@@ -76,7 +77,8 @@ static inline int write_log(const accrue_event *e, void *payload)
     logbook *l = payload;
     record r = {0};
 
-    if (e->kind == ACCRUE_EVENT_NOTICE || e->kind == ACCRUE_EVENT_CHECKPOINT)
+    if (e->kind == ACCRUE_EVENT_NOTICE || e->kind == ACCRUE_EVENT_CHECKPOINT ||
+        e->kind == ACCRUE_EVENT_WAITING)
         return 0;
     if (e->kind == ACCRUE_EVENT_START)
         take_back(l, e);

@@ -437,7 +437,7 @@ static void a_file_cut_while_it_is_read_is_an_error(void **state)
     (void)state;
     assert_ok(acr_dataset_open(&d, data, &e), &e);
     assert_ok(acr_dataset_row(&r, d, 4, &e), &e);
-    assert_int_equal(acr_states_open(&s, dir, 4, &r, &shape, 0, &f), ACCRUE_OK);
+    assert_int_equal(acr_states_open(&s, dir, 4, &r, &shape, NULL, &f), ACCRUE_OK);
     assert_int_equal(truncate(path, 3000), 0);
     assert_int_equal(acr_states_read(&states, &n, &s, 4, 0, &f), ACCRUE_EIO);
     assert_null(states);

@@ -144,7 +144,7 @@ static void a21_positions_restart_and_masks_are_those_of_the_batch(void **state)
         acr_row r;
         assert_ok(acr_dataset_row(&r, d, rows[i], &e), &e);
         assert_int_equal(
-            acr_states_open(&s[i], TINY "/hidden_states", rows[i], &r, &tiny_shape, 0, &f),
+            acr_states_open(&s[i], TINY "/hidden_states", rows[i], &r, &tiny_shape, NULL, &f),
             ACCRUE_OK);
         assert_int_equal(acr_states_read(&states, &n, &s[i], rows[i], 0, &f), ACCRUE_OK);
         assert_int_equal(n, r.tokens);

@@ -331,7 +331,7 @@ static void a18_broken_files_have_messages_of_their_own(void **state)
     }
     assert_int_equal(unlink(path), 0);
     assert_int_equal(mkdir(path, 0777), 0);
-    one_fault(ACCRUE_FAULT_MISSING, 5, "there are no hidden states");
+    one_fault(ACCRUE_FAULT_UNREADABLE, 5, "not a regular file");
     acr_free(path);
 }
 

@@ -402,7 +402,7 @@ static void flags_are_checked(void **state)
                  "gemma", "llama or qwen3", NULL);
     opt = defaults("v\377");
     assert_fails(acr_config_create(&c, &opt, verifier, 8, &e), ACCRUE_EINVAL, &e,
-                 "--verifier-name-or-path: v\377 is not UTF-8", NULL);
+                 "--verifier-name-or-path: v\\xff is not UTF-8", NULL);
     opt = defaults("v");
     opt.num_layers = 65;
     assert_fails(acr_config_create(&c, &opt, verifier, 8, &e), ACCRUE_EINVAL, &e, "--num-layers",

@@ -127,10 +127,9 @@ static void streams_that_are_no_data_set_are_refused(void **state)
         {"list_of_list", ACCRUE_EFORMAT, "column 'loss_mask' has the Arrow type '+l+l'", "'+ll'"},
         {"flat", ACCRUE_EFORMAT, "column 'input_ids' has the Arrow type 'l'", "'+ll'"},
         {"text", ACCRUE_EFORMAT, "column 'seq_len' has the Arrow type 'u'", "'l'"},
-        {"missing_list", ACCRUE_EFORMAT, "'input_ids' has missing values", "message at byte"},
-        {"missing_token", ACCRUE_EFORMAT, "'input_ids' has missing values", "message at byte"},
-        {"missing_length", ACCRUE_EFORMAT, "'seq_len' has missing values", "message at byte"},
-        {"no_column", ACCRUE_EFORMAT, "no column 'seq_len'", ARROW},
+        {"missing_list", ACCRUE_EMISMATCH, "row 1: input_ids is null", "expected a list"},
+        {"missing_token", ACCRUE_EMISMATCH, "the id of token 1 is null", "expected 0 or more"},
+        {"missing_length", ACCRUE_EMISMATCH, "row 1: seq_len is null", "expected a length"},
         {"compressed", ACCRUE_ENOTSUP, "compressed", ARROW},
         {"bad_rows", ACCRUE_EMISMATCH, "row 1: the length of loss_mask is 2",
          "1 as there are input_ids"},
@@ -145,6 +144,14 @@ static void streams_that_are_no_data_set_are_refused(void **state)
         assert_fails(try_file(path, &e), cases[i].status, &e, cases[i].one, cases[i].two, NULL);
         acr_free(path);
     }
+}
+
+static void lengths_need_no_column_of_their_own(void **state)
+{
+    accrue_error e;
+
+    (void)state;
+    assert_ok(try_file(ACR_TEST_DATA "/bad_arrow/no_column.arrow", &e), &e);
 }
 
 /* Bytes of a stream in memory of exactly their size, for the sanitizers. */
@@ -198,6 +205,28 @@ static void spoilt_streams_do_no_harm(void **state)
     }
     assert_true(refused > 1000);
     free(bytes);
+    acr_map_close(&map);
+}
+
+static void columns_that_are_not_there_are_named(void **state)
+{
+    static const char *const names[] = {"input_ids", "loss_mask"};
+    acr_map map = {0};
+    accrue_error e;
+
+    (void)state;
+    assert_ok(acr_map_open(&map, TINY "/data-00000-of-00002.arrow", &e), &e);
+    for (int i = 0; i < ACR_COUNT(names); i++) {
+        uint8_t *bytes = malloc(map.bytes), *at = NULL;
+        char *message = acr_sprintf("there is no column '%s'", names[i]);
+        assert_non_null(bytes);
+        memcpy(bytes, map.data, map.bytes);
+        while ((at = memmem(bytes, map.bytes, names[i], strlen(names[i]))))
+            *at = 'I';
+        assert_fails(parse(bytes, map.bytes, &e), ACCRUE_EFORMAT, &e, "a.arrow", message, NULL);
+        acr_free(message);
+        free(bytes);
+    }
     acr_map_close(&map);
 }
 
@@ -294,6 +323,8 @@ int main(void)
         cmocka_unit_test(reads_large_lists_of_int32_in_several_batches),
         cmocka_unit_test(int64_columns_are_not_copied),
         cmocka_unit_test(streams_that_are_no_data_set_are_refused),
+        cmocka_unit_test(lengths_need_no_column_of_their_own),
+        cmocka_unit_test(columns_that_are_not_there_are_named),
         cmocka_unit_test(truncated_streams_are_refused),
         cmocka_unit_test(spoilt_streams_do_no_harm),
         cmocka_unit_test(offsets_are_checked),

@@ -37,7 +37,7 @@ static int teardown(void **state)
 
 static acr_loader *make_loader(void)
 {
-    const acr_loader_options opt = {folder, shape, 0};
+    const acr_loader_options opt = {.states_dir = folder, .shape = shape};
     acr_loader *l = NULL;
     accrue_error e;
 
@@ -67,7 +67,7 @@ static void check_batch(const acr_batch *got, int64_t index)
         accrue_fault f;
         acr_row r;
         assert_ok(acr_dataset_row(&r, data, row, &e), &e);
-        assert_int_equal(acr_states_open(&states[i], folder, row, &r, &shape, 0, &f), ACCRUE_OK);
+        assert_int_equal(acr_states_open(&states[i], folder, row, &r, &shape, NULL, &f), ACCRUE_OK);
         assert_int_equal(acr_states_read(&values, &tokens, &states[i], row, 0, &f), ACCRUE_OK);
         assert_int_equal(tokens, r.tokens);
         docs[i] = (acr_document){row,   r.tokens, r.input_ids, r.loss_mask, states[i].hidden->dtype,
@@ -160,9 +160,9 @@ static void missing_samples_stop_it_or_are_skipped(void **state)
     accrue_error e;
 
     (void)state;
-    assert_true(acr_states_exist(folder, 0, 0, &f));
+    assert_true(acr_states_exist(folder, 0, NULL, &f));
     assert_int_equal(remove(path), 0);
-    assert_false(acr_states_exist(folder, 0, 0, &f));
+    assert_false(acr_states_exist(folder, 0, NULL, &f));
     assert_int_equal(f.kind, ACCRUE_FAULT_MISSING);
     assert_non_null(strstr(f.message, path));
     assert_ok(acr_loader_start(l, &epoch, 0, 4, &e), &e);
@@ -274,7 +274,7 @@ static void values_that_are_used_are_finite(void **state)
 
 static void ids_outside_the_vocabulary_stop_it(void **state)
 {
-    acr_loader_options opt = {folder, shape, 0};
+    acr_loader_options opt = {.states_dir = folder, .shape = shape};
     acr_loader *l = NULL;
     const acr_batch *b = NULL;
     accrue_error e;
@@ -291,7 +291,7 @@ static void ids_outside_the_vocabulary_stop_it(void **state)
 /* Every allocation may fail, in the thread too: an error, no leak, no crash. */
 static void running_out_of_memory_is_an_error(void **state)
 {
-    const acr_loader_options opt = {folder, shape, 0};
+    const acr_loader_options opt = {.states_dir = folder, .shape = shape};
     size_t live = acr_allocated_bytes();
     int failures = 0;
     accrue_error e;

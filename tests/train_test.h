@@ -43,7 +43,8 @@ static inline int tell(const accrue_event *e, void *payload)
         assert_true(t->validations < MAX_TOLD);
         t->val_loss[t->validations++] = e->metrics.loss_sum / e->metrics.loss_total;
         break;
-    case ACCRUE_EVENT_VALIDATING: break;
+    case ACCRUE_EVENT_VALIDATING:
+    case ACCRUE_EVENT_WAITING: break;
     case ACCRUE_EVENT_EPOCH: t->epochs++; break;
     case ACCRUE_EVENT_CHECKPOINT:
         assert_true(t->n_saved < MAX_TOLD);

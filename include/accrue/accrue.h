@@ -291,7 +291,9 @@ typedef enum accrue_event_kind {
     ACCRUE_EVENT_CHECKPOINT,  /* `message` is the folder, which is on the disk now; epoch,
                                  global_step and micro_batch are those that it holds */
     ACCRUE_EVENT_NOTICE,      /* `message` is one line worth showing */
-    ACCRUE_EVENT_VALIDATING   /* micro_batch of micro_batches of a validation are done */
+    ACCRUE_EVENT_VALIDATING,  /* micro_batch of micro_batches of a validation are done */
+    ACCRUE_EVENT_WAITING      /* the next rows are not there yet: they are being written, or their
+                                 file system is slow; told about five times a second */
 } accrue_event_kind;
 
 /* What a run will do, known before its first step. */
@@ -338,7 +340,8 @@ typedef enum accrue_answer {
     ACCRUE_CANCEL = 1,        /* stop at this point with ECANCELED; no further save is begun */
     ACCRUE_SAVE = 2,          /* save at the end of the window and go on */
     ACCRUE_SAVE_AND_STOP = 3, /* finish the window, save, and return ECANCELED; a validation is left
-                                 for the run that goes on */
+                                 for the run that goes on, and so is a window of which no
+                                 micro-batch is there yet */
     ACCRUE_GIVE_UP_AND_STOP = 4 /* the same without finishing the window */
 } accrue_answer;
 
@@ -428,7 +431,7 @@ typedef enum accrue_fault_kind {
     ACCRUE_FAULT_LOCKED = 2,     /* they are being written */
     ACCRUE_FAULT_STALE_LOCK = 3, /* a lock that nobody holds: a notice */
     ACCRUE_FAULT_UNREADABLE = 4, /* the system refused to read them, or they ended early */
-    ACCRUE_FAULT_FORMAT = 5,     /* no valid safetensors file */
+    ACCRUE_FAULT_FORMAT = 5,     /* no valid safetensors file; of no row: no data set */
     ACCRUE_FAULT_TENSOR = 6,     /* a tensor is not there, or of another type or shape */
     ACCRUE_FAULT_LENGTH = 7,    /* input_ids, loss_mask, seq_len, hidden states: not equally long */
     ACCRUE_FAULT_TOKEN_IDS = 8, /* the states are those of other tokens */
@@ -454,10 +457,10 @@ typedef struct accrue_fault {
 typedef struct accrue_check_options {
     size_t struct_size;                         /* set by accrue_check_options_init; do not touch */
     const char *data_path, *hidden_states_path; /* NULL: data_path/hidden_states */
-    const char *verifier;     /* NULL: unknown; sizes are then those of the first readable row */
-    int64_t draft_vocab_size; /* 0: unknown */
+    const char *verifier;            /* NULL: unknown; sizes are then those of most rows */
+    int64_t draft_vocab_size;        /* 0: unknown */
     const char *d2t_path, *t2d_path; /* NULL: the maps that lie in data_path */
-    int n_aux;                       /* auxiliary layers; 0: as many as the first row has */
+    int n_aux;                       /* auxiliary layers; 0: as training has by default */
     double lock_timeout;             /* seconds to wait for a file that is being written */
 } accrue_check_options;
 

@@ -28,10 +28,15 @@
 #define ACR_COUNT(array)      ((int)(sizeof(array) / sizeof((array)[0])))
 #define ACR_ALIGN             64 /* bytes; a cache line, and the widest vector */
 
-/* Fills `err` (may be NULL) with one line and returns `status`.  A line too long is cut. */
+/* Fills `err` (may be NULL) with one line, as acr_text makes it, and returns `status`. */
 accrue_status acr_fail(accrue_error *err, accrue_status status, const char *format, ...)
     ACR_PRINTF(3, 4);
 accrue_status acr_fail_errno(accrue_error *err, int errnum, const char *what, const char *path);
+
+/* Copies `s` as text that can be shown and put into JSON: valid UTF-8 on one line, cut between two
+ * characters.  A byte that is none, or of a control character, becomes \xNN, white space a blank.
+ * `s` may hold such a copy already, which stays as it is. */
+void acr_text(char *out, size_t room, const char *s);
 
 /* Memory.  Every allocation of the library goes through these, so that tests can count them and
  * make the n-th one fail.  Blocks are ACR_ALIGN-aligned; acr_calloc checks the product.  A failure
@@ -100,7 +105,7 @@ double acr_seconds(void); /* monotonic */
 accrue_status acr_json_load(json_t **out, const char *path, size_t max_bytes, accrue_error *err);
 accrue_status acr_json_parse(json_t **out, const char *text, size_t bytes, const char *name,
                              accrue_error *err);
-/* A string for people to read: where it is not UTF-8, with '?' for what is not ASCII. */
+/* A string for people to read: where it is not UTF-8, as acr_text makes it. */
 json_t *acr_json_string(const char *s); /* NULL when out of memory */
 /* Indent 2, sorted keys, shortest numbers that read back equal, final newline. */
 char *acr_json_text(const json_t *value); /* acr_free; NULL when out of memory */
@@ -123,7 +128,11 @@ accrue_status acr_sync(const char *path, accrue_error *err); /* a file or folder
 bool acr_is_dir(const char *path);
 bool acr_is_file(const char *path);
 bool acr_is_link(const char *path);
+bool acr_exists(const char *path);        /* whatever it is, also where nobody may look at it */
 int64_t acr_file_bytes(const char *path); /* -1 where there is none */
+
+/* Opens a regular file for reading; nothing else is waited for or touched. */
+accrue_status acr_open_file(int *fd, int64_t *bytes, const char *path, accrue_error *err);
 
 /* A read-only mapping of a whole file.  An empty file maps to data = NULL, bytes = 0. */
 typedef struct acr_map {

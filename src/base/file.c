@@ -30,6 +30,13 @@ bool acr_is_link(const char *path)
     return lstat(path, &s) == 0 && S_ISLNK(s.st_mode);
 }
 
+bool acr_exists(const char *path)
+{
+    struct stat s;
+
+    return stat(path, &s) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
+
 int64_t acr_file_bytes(const char *path)
 {
     struct stat s;
@@ -37,33 +44,45 @@ int64_t acr_file_bytes(const char *path)
     return stat(path, &s) == 0 ? (int64_t)s.st_size : -1;
 }
 
-accrue_status acr_map_open(acr_map *out, const char *path, accrue_error *err)
+/* O_NONBLOCK: the open of a FIFO would wait for its writer. */
+accrue_status acr_open_file(int *fd, int64_t *bytes, const char *path, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     struct stat s;
+
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0 || fstat(*fd, &s) != 0)
+        st = acr_fail_errno(err, errno, "cannot open", path);
+    else if (!S_ISREG(s.st_mode))
+        st = acr_fail(err, ACCRUE_EIO, "%s: not a regular file", path);
+    else
+        *bytes = s.st_size;
+    if (st && *fd >= 0) {
+        close(*fd);
+        *fd = -1;
+    }
+    return st;
+}
+
+accrue_status acr_map_open(acr_map *out, const char *path, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    int64_t bytes = 0;
     void *p = NULL;
     int fd = -1;
 
     out->data = NULL;
     out->bytes = 0;
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &s) != 0) {
-        st = acr_fail_errno(err, errno, "cannot open", path);
+    ACR_TRY(acr_open_file(&fd, &bytes, path, err));
+    if (bytes == 0)
         goto cleanup;
-    }
-    if (!S_ISREG(s.st_mode)) {
-        st = acr_fail(err, ACCRUE_EIO, "%s: not a regular file", path);
-        goto cleanup;
-    }
-    if (s.st_size == 0)
-        goto cleanup;
-    p = mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    p = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
     if (p == MAP_FAILED) {
         st = acr_fail_errno(err, errno, "cannot map", path);
         goto cleanup;
     }
     out->data = p;
-    out->bytes = (size_t)s.st_size;
+    out->bytes = (size_t)bytes;
 
 cleanup:
     if (fd >= 0)
@@ -197,15 +216,14 @@ cleanup:
 json_t *acr_json_string(const char *s)
 {
     json_t *string = json_string(s);
-    char *ascii = string ? NULL : acr_strdup(s);
+    size_t room = 4 * strlen(s) + 1;
+    char *text = string ? NULL : acr_malloc(room);
 
-    if (!ascii)
+    if (!text)
         return string;
-    for (char *c = ascii; *c; c++)
-        if ((unsigned char)*c >= 128)
-            *c = '?';
-    string = json_string(ascii);
-    acr_free(ascii);
+    acr_text(text, room, s);
+    string = json_string(text);
+    acr_free(text);
     return string;
 }
 

@@ -15,7 +15,7 @@
 static const double redraw_seconds = 0.1, line_seconds = 5;
 
 typedef struct kind_sum {
-    int64_t faults, values;
+    int64_t faults, notices, values; /* notices: of the faults */
     int n_shown;
     char *shown[SHOWN]; /* messages */
 } kind_sum;
@@ -77,6 +77,7 @@ static void keep_fault(checking *c, const accrue_fault *f)
     kind_sum *k = &c->kinds[f->kind];
 
     k->faults++;
+    k->notices += f->notice;
     k->values += f->count;
     if (k->n_shown < SHOWN)
         k->shown[k->n_shown++] = copy_text(f->message);
@@ -144,7 +145,7 @@ static void print_faults(const checking *c, const accrue_check_report *r)
         if (!c->kinds[i].faults)
             continue;
         table_cell(&t, "%s%s", accrue_fault_name((accrue_fault_kind)i),
-                   i == ACCRUE_FAULT_STALE_LOCK ? " (notice)" : "");
+                   c->kinds[i].notices == c->kinds[i].faults ? " (notice)" : "");
         table_cell(&t, "%s", format_count(c->kinds[i].faults).s);
         table_cell(&t, "%s", format_count(c->kinds[i].values).s);
     }

@@ -112,7 +112,7 @@ static accrue_status read_schema(stream *in, accrue_error *err)
         field += count_fields(s, &in->has_unions);
     }
     for (int c = 0; c < N_COLUMNS; c++)
-        if (in->columns[c].field < 0)
+        if (in->columns[c].field < 0 && c != SEQ_LEN)
             return acr_fail(err, ACCRUE_EFORMAT, "%s: there is no column '%s'", in->name,
                             in->columns[c].name);
 
@@ -225,7 +225,29 @@ static accrue_status check_offsets(const stream *in, const column *c, const acr_
     return ACCRUE_OK;
 }
 
-/* Decodes one column of the current record batch, without nulls, `rows` long unless that is -1. */
+bool acr_arrow_is_null(const uint8_t *there, int64_t i)
+{
+    return there && !(there[i / 8] >> i % 8 & 1);
+}
+
+/* The bits of the `n` elements of a view that are no nulls; NULL where none is. */
+static accrue_status check_nulls(const uint8_t **out, const stream *in, const column *c,
+                                 const struct ArrowArrayView *view, int64_t n, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    const void *bits = NULL;
+
+    *out = NULL;
+    if (view->null_count == 0 || n == 0)
+        return ACCRUE_OK;
+    ACR_TRY(check_buffer(&bits, in, c, view, 0, n / 8 + (n % 8 != 0), 1, err));
+    *out = bits;
+
+cleanup:
+    return st;
+}
+
+/* Decodes one column of the current record batch, `rows` long unless that is -1. */
 static accrue_status decode(const struct ArrowArrayView **out, stream *in, const column *c,
                             int64_t *rows, accrue_error *err)
 {
@@ -245,10 +267,6 @@ static accrue_status decode(const struct ArrowArrayView **out, stream *in, const
                         "%s: message at byte %zu: column '%s' has %lld rows, '%s' has %lld",
                         in->name, in->at, c->name, (long long)view->length, in->columns[0].name,
                         (long long)*rows);
-    if (view->null_count != 0 || (c->is_list && view->children[0]->null_count != 0))
-        return acr_fail(err, ACCRUE_EFORMAT,
-                        "%s: message at byte %zu: column '%s' has missing values", in->name, in->at,
-                        c->name);
     *out = view;
     return ACCRUE_OK;
 }
@@ -280,7 +298,27 @@ static accrue_status read_list(acr_arrow_list *out, stream *in, const column *c,
     out->offsets = offsets;
     out->wide = c->wide_offsets;
     ACR_TRY(check_offsets(in, c, out, *rows, n, err));
+    ACR_TRY(check_nulls(&out->rows_there, in, c, view, *rows, err));
+    ACR_TRY(check_nulls(&out->values_there, in, c, view->children[0], n, err));
     ACR_TRY(take_values(&out->values, in, values, n, c->value_bytes, err));
+
+cleanup:
+    return st;
+}
+
+static accrue_status read_lengths(acr_arrow_chunk *out, stream *in, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    const column *c = &in->columns[SEQ_LEN];
+    const struct ArrowArrayView *view = NULL;
+    const void *lengths = NULL;
+
+    if (c->field < 0)
+        return ACCRUE_OK;
+    ACR_TRY(decode(&view, in, c, &out->rows, err));
+    ACR_TRY(check_buffer(&lengths, in, c, view, 1, out->rows, c->value_bytes, err));
+    ACR_TRY(take_values(&out->seq_len, in, lengths, out->rows, c->value_bytes, err));
+    ACR_TRY(check_nulls(&out->seq_len_there, in, c, view, out->rows, err));
 
 cleanup:
     return st;
@@ -307,9 +345,7 @@ static accrue_status read_batch(stream *in, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     acr_arrow_chunk chunk = {.name = in->name, .first = in->table->rows, .rows = -1};
-    const struct ArrowArrayView *view = NULL;
-    const void *lengths = NULL;
-    column *c = in->columns;
+    const column *c = in->columns;
 
     if (in->decoder.codec != NANOARROW_IPC_COMPRESSION_TYPE_NONE)
         return acr_fail(err, ACCRUE_ENOTSUP, "%s: message at byte %zu: compressed Arrow data",
@@ -321,13 +357,9 @@ static accrue_status read_batch(stream *in, accrue_error *err)
                         in->at);
     ACR_TRY(read_list(&chunk.input_ids, in, &c[INPUT_IDS], &chunk.rows, err));
     ACR_TRY(read_list(&chunk.loss_mask, in, &c[LOSS_MASK], &chunk.rows, err));
-    ACR_TRY(decode(&view, in, &c[SEQ_LEN], &chunk.rows, err));
-    if (chunk.rows == 0)
-        goto cleanup;
-    ACR_TRY(
-        check_buffer(&lengths, in, &c[SEQ_LEN], view, 1, chunk.rows, c[SEQ_LEN].value_bytes, err));
-    ACR_TRY(take_values(&chunk.seq_len, in, lengths, chunk.rows, c[SEQ_LEN].value_bytes, err));
-    ACR_TRY(add_chunk(in->table, &chunk, err));
+    ACR_TRY(read_lengths(&chunk, in, err));
+    if (chunk.rows)
+        ACR_TRY(add_chunk(in->table, &chunk, err));
 
 cleanup:
     return st;

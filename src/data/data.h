@@ -9,6 +9,7 @@
 #include "tensor/tensor.h"
 
 #include <limits.h>
+#include <pthread.h>
 
 /* safetensors ----------------------------------------------------------------------------- */
 
@@ -72,6 +73,9 @@ int64_t acr_dataset_tokens(const acr_dataset *d,
 accrue_status acr_dataset_row(acr_row *out, acr_dataset *d, int64_t row, accrue_error *err);
 /* A row as it is in the file, unchecked; *mask_tokens is the length of its loss_mask. */
 void acr_dataset_raw_row(acr_row *out, int64_t *mask_tokens, const acr_dataset *d, int64_t row);
+/* Whether one of the row's targets is supervised, as far as a micro-batch takes it; the first token
+ * is never a target. */
+bool acr_dataset_supervises(const acr_dataset *d, int64_t row, int64_t total_seq_len);
 int64_t acr_dataset_train_rows(const acr_dataset *d, double ratio); /* int(rows * ratio) */
 
 /* Vocabulary maps ------------------------------------------------------------------------- */
@@ -202,12 +206,24 @@ typedef struct acr_states {
     size_t capacity;
 } acr_states;
 
-/* Opens a row's file, waiting lock_timeout seconds at most for one that a writer has locked; checks
- * keys, dtypes, shapes and token ids against the row.  `s` is zero or was opened before: its
- * memory is used again.  What fails is in *fault. */
+/* Seconds to wait for files that writers have locked: `left` of them, of which the time goes when
+ * any thread waits.  `ended` (may be NULL) ends all waiting at once. */
+typedef struct acr_patience {
+    double left;
+    bool (*ended)(void *ctx);
+    void *ctx;
+    pthread_mutex_t lock;
+    int waiting; /* threads */
+    double since;
+} acr_patience;
+void acr_patience_init(acr_patience *p, double seconds);
+void acr_patience_free(acr_patience *p);
+
+/* Opens a row's file, waiting for one that a writer has locked (`p` NULL: not at all); checks keys,
+ * dtypes, shapes and token ids against the row.  `s` is zero or was opened before: its memory is
+ * used again.  What fails is in *fault. */
 accrue_status acr_states_open(acr_states *s, const char *dir, int64_t row, const acr_row *r,
-                              const acr_batch_shape *shape, double lock_timeout,
-                              accrue_fault *fault);
+                              const acr_batch_shape *shape, acr_patience *p, accrue_fault *fault);
 /* The states of *n tokens from `first` on, at least one: as many as make a piece of a convenient
  * size; valid until the next call. */
 accrue_status acr_states_read(const void **out, int64_t *n, acr_states *s, int64_t row,
@@ -218,17 +234,17 @@ accrue_status acr_states_check_used(const acr_states *s, int64_t row, const void
                                     int64_t first, int64_t n, int64_t used, accrue_fault *fault);
 void acr_states_close(acr_states *s); /* the file; the memory stays */
 void acr_states_free(acr_states *s);
-/* Whether the file is there, after waiting until `deadline` (acr_seconds) for one that is being
- * written; *fault says why not. */
-bool acr_states_exist(const char *dir, int64_t row, double deadline, accrue_fault *fault);
+/* Whether anything is there under the file's name, after waiting for one that is being written;
+ * *fault says why not. */
+bool acr_states_exist(const char *dir, int64_t row, acr_patience *p, accrue_fault *fault);
 
 /* Rows against all their rules, on the pool.  `whole`: every fault of a row and every value in its
  * file; otherwise the first fault that training meets. */
 typedef struct acr_sweep {
     acr_dataset *data;
     const char *states_dir;
-    acr_batch_shape shape; /* whole: 0 for a size that is not known; total_seq_len is not read */
-    double lock_timeout;
+    acr_batch_shape shape;  /* whole: 0 for a size that is not known; total_seq_len is not read */
+    acr_patience *patience; /* NULL: no lock is waited for */
     bool whole, data_alone; /* data_alone: what the data set's own columns hold */
     int64_t tokens, supervised_tokens, unsupervised_rows, files, bytes; /* grow */
 } acr_sweep;
@@ -243,6 +259,10 @@ typedef struct acr_loader_options {
     const char *states_dir;
     acr_batch_shape shape;
     double lock_timeout;
+    /* Called by acr_loader_next while the data is not there; may be NULL.  A status other than OK
+     * ends the wait with it. */
+    accrue_status (*waiting)(void *ctx, accrue_error *err);
+    void *ctx;
 } acr_loader_options;
 accrue_status acr_loader_create(acr_loader **out, acr_dataset *d, const acr_loader_options *opt,
                                 accrue_error *err);
@@ -257,6 +277,8 @@ void acr_loader_stop(acr_loader *l);
 accrue_status acr_loader_next(const acr_batch **out, acr_loader *l, accrue_error *err);
 /* What ended the run where it was a row's own fault, else NULL. */
 const accrue_fault *acr_loader_fault(const acr_loader *l);
+/* What is left of lock_timeout, which each row that could be read makes whole again. */
+double acr_loader_patience(acr_loader *l);
 void acr_loader_free(acr_loader *l);
 
 #endif

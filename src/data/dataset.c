@@ -172,24 +172,26 @@ static accrue_status wrong_length(accrue_fault *f, const acr_arrow_chunk *c, int
     return acr_fault_set(f, ACCRUE_FAULT_LENGTH, c->name, row, what, a, b);
 }
 
-/* Values outside [0, end): all are counted, the first is told. */
+/* Values of a row that are null or outside [0, end): all are counted, the first is told. */
 static accrue_status wrong_value(accrue_fault *f, const acr_arrow_chunk *c, int64_t row,
-                                 accrue_fault_kind kind, const int64_t *values, int64_t n,
-                                 int64_t end)
+                                 accrue_fault_kind kind, const acr_arrow_list *list, int64_t end)
 {
-    char what[64], found[32], expected[64] = "0 or 1";
-    int64_t first = -1, count = 0;
+    char what[64], found[32] = "null", expected[64] = "0 or 1";
+    int64_t first = -1, count = 0, begin = 0, stop = 0;
 
-    for (int64_t i = 0; i < n; i++)
-        count += values[i] < 0 || values[i] >= end;
-    for (int64_t i = 0; count && first < 0; i++)
-        if (values[i] < 0 || values[i] >= end)
+    acr_arrow_span(&begin, &stop, list, row - c->first);
+    for (int64_t i = begin; i < stop; i++)
+        if ((list->values[i] < 0 || list->values[i] >= end ||
+             acr_arrow_is_null(list->values_there, i)) &&
+            !count++)
             first = i;
     if (!count)
         return ACCRUE_OK;
+    if (!acr_arrow_is_null(list->values_there, first))
+        snprintf(found, sizeof found, "%lld", (long long)list->values[first]);
+    first -= begin;
     snprintf(what, sizeof what, "%s of token %lld",
              kind == ACCRUE_FAULT_MASK ? "loss_mask" : "the id", (long long)first);
-    snprintf(found, sizeof found, "%lld", (long long)values[first]);
     if (kind != ACCRUE_FAULT_MASK && end == INT64_MAX)
         snprintf(expected, sizeof expected, "0 or more");
     else if (kind != ACCRUE_FAULT_MASK)
@@ -200,30 +202,49 @@ static accrue_status wrong_value(accrue_fault *f, const acr_arrow_chunk *c, int6
     return acr_fault_status(f);
 }
 
+/* Whole values of a row that are null: their lengths are not known. */
+static accrue_status null_value(accrue_fault *f, const acr_arrow_chunk *c, int64_t row)
+{
+    const struct {
+        const char *name;
+        const uint8_t *there;
+    } columns[] = {{"input_ids", c->input_ids.rows_there},
+                   {"loss_mask", c->loss_mask.rows_there},
+                   {"seq_len", c->seq_len_there}};
+
+    for (int i = 0; i < ACR_COUNT(columns); i++)
+        if (acr_arrow_is_null(columns[i].there, row - c->first))
+            return acr_fault_set(f, ACCRUE_FAULT_LENGTH, c->name, row, columns[i].name, "null",
+                                 i < 2 ? "a list" : "a length");
+    return ACCRUE_OK;
+}
+
 accrue_status acr_dataset_fault(accrue_fault *f, int *rule, const acr_dataset *d, int64_t row,
                                 int64_t vocab_size)
 {
     accrue_status st = ACCRUE_OK;
     const acr_arrow_chunk *c = find_chunk(d, row);
-    int64_t seq_len = c->seq_len[row - c->first], mask_tokens = 0;
+    const int64_t seq_len = c->seq_len ? c->seq_len[row - c->first] : -1;
+    int64_t mask_tokens = 0;
     acr_row r = {0};
 
     acr_dataset_raw_row(&r, &mask_tokens, d, row);
-    while (!st && *rule < 4)
+    while (!st && *rule < 5)
         switch ((*rule)++) {
-        case 0:
+        case 0: st = null_value(f, c, row); break;
+        case 1:
             if (mask_tokens != r.tokens)
                 st = wrong_length(f, c, row, "the length of loss_mask", mask_tokens, r.tokens);
             break;
-        case 1:
-            if (seq_len != r.tokens)
+        case 2:
+            if (c->seq_len && seq_len != r.tokens)
                 st = wrong_length(f, c, row, "seq_len", seq_len, r.tokens);
             break;
-        case 2: st = wrong_value(f, c, row, ACCRUE_FAULT_MASK, r.loss_mask, mask_tokens, 2); break;
+        case 3: st = wrong_value(f, c, row, ACCRUE_FAULT_MASK, &c->loss_mask, 2); break;
         default:
-            if (vocab_size >= 0)
-                st = wrong_value(f, c, row, ACCRUE_FAULT_VOCABULARY, r.input_ids, r.tokens,
-                                 vocab_size ? vocab_size : INT64_MAX);
+            if (vocab_size >= 0 || c->input_ids.values_there)
+                st = wrong_value(f, c, row, ACCRUE_FAULT_VOCABULARY, &c->input_ids,
+                                 vocab_size > 0 ? vocab_size : INT64_MAX);
         }
     return st;
 }
@@ -245,6 +266,18 @@ accrue_status acr_dataset_row(acr_row *out, acr_dataset *d, int64_t row, accrue_
     }
     acr_dataset_raw_row(out, &mask_tokens, d, row);
     return ACCRUE_OK;
+}
+
+bool acr_dataset_supervises(const acr_dataset *d, int64_t row, int64_t total_seq_len)
+{
+    int64_t mask_tokens = 0;
+    acr_row r = {0};
+
+    acr_dataset_raw_row(&r, &mask_tokens, d, row);
+    for (int64_t i = 1; i < r.tokens && i < mask_tokens && i <= total_seq_len; i++)
+        if (r.loss_mask[i])
+            return true;
+    return false;
 }
 
 int64_t acr_dataset_train_rows(const acr_dataset *d, double ratio)

@@ -41,7 +41,7 @@ static void begin(accrue_fault *f, accrue_fault_kind kind, const char *file, int
     f->row = row;
     f->token = f->slot = f->element = -1;
     f->count = 1;
-    snprintf(f->file, sizeof f->file, "%s", file);
+    acr_text(f->file, sizeof f->file, file);
 }
 
 accrue_status acr_fault_set(accrue_fault *f, accrue_fault_kind kind, const char *file, int64_t row,
@@ -50,8 +50,8 @@ accrue_status acr_fault_set(accrue_fault *f, accrue_fault_kind kind, const char 
     accrue_error e;
 
     begin(f, kind, file, row);
-    snprintf(f->found, sizeof f->found, "%s", found);
-    snprintf(f->expected, sizeof f->expected, "%s", expected);
+    acr_text(f->found, sizeof f->found, found);
+    acr_text(f->expected, sizeof f->expected, expected);
     acr_fail(&e, kinds[kind].status, "%s: row %lld: %s is %s, expected %s", file, (long long)row,
              what, found, expected);
     snprintf(f->message, sizeof f->message, "%s", e.message);
@@ -61,11 +61,14 @@ accrue_status acr_fault_set(accrue_fault *f, accrue_fault_kind kind, const char 
 accrue_status acr_fault_error(accrue_fault *f, accrue_fault_kind kind, const char *file,
                               int64_t row, const accrue_error *why)
 {
+    accrue_error e;
+
     begin(f, why->status == ACCRUE_ENOMEM ? 0 : kind, file, row);
     if (row >= 0)
-        snprintf(f->message, sizeof f->message, "row %lld: %.960s", (long long)row, why->message);
+        acr_fail(&e, why->status, "row %lld: %s", (long long)row, why->message);
     else
-        snprintf(f->message, sizeof f->message, "%s", why->message);
+        e = *why;
+    acr_text(f->message, sizeof f->message, e.message);
     return kinds[f->kind].status;
 }
 

@@ -5,11 +5,14 @@
  * Everything that a micro-batch needs is allocated when the loader is created or started. */
 #include "data/readers.h"
 
-#include <pthread.h>
+#include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <time.h>
 
 enum { SLOTS = 2 };
+
+static const long tell_ns = 200000000; /* between two words of a wait */
 
 typedef struct slot {
     acr_batch batch;
@@ -24,6 +27,7 @@ struct acr_loader {
     acr_loader_options opt;
     char *states_dir;
     acr_states states; /* the thread's; its memory is used again for every sample */
+    acr_patience patience;
     slot slots[SLOTS];
 
     pthread_t thread;
@@ -41,6 +45,35 @@ struct acr_loader {
     accrue_error failure;
     accrue_fault fault;
 };
+
+static void set_patience(acr_loader *l)
+{
+    pthread_mutex_lock(&l->patience.lock);
+    l->patience.left = l->opt.lock_timeout;
+    pthread_mutex_unlock(&l->patience.lock);
+}
+
+double acr_loader_patience(acr_loader *l)
+{
+    double left = 0;
+
+    pthread_mutex_lock(&l->patience.lock);
+    left = l->patience.left;
+    pthread_mutex_unlock(&l->patience.lock);
+    return left;
+}
+
+/* For the thread, in a wait for a lock. */
+static bool is_ended(void *ctx)
+{
+    acr_loader *l = ctx;
+    bool ended = false;
+
+    pthread_mutex_lock(&l->lock);
+    ended = l->cancel || l->quit;
+    pthread_mutex_unlock(&l->lock);
+    return ended;
+}
 
 static accrue_status load_sample(acr_loader *l, slot *s, int64_t row, accrue_error *err)
 {
@@ -60,7 +93,7 @@ static accrue_status load_sample(acr_loader *l, slot *s, int64_t row, accrue_err
     st = acr_batch_append_tokens(&s->batch, shape, &doc, err);
     if (st)
         return st;
-    ACR_TRY(acr_states_open(&l->states, l->states_dir, row, &r, shape, l->opt.lock_timeout, f));
+    ACR_TRY(acr_states_open(&l->states, l->states_dir, row, &r, shape, &l->patience, f));
     used = r.tokens < shape->total_seq_len + 1 ? r.tokens : shape->total_seq_len + 1;
     for (int64_t first = 0, n = 0; first < used; first += n) {
         const void *states = NULL;
@@ -68,6 +101,7 @@ static accrue_status load_sample(acr_loader *l, slot *s, int64_t row, accrue_err
         ACR_TRY(acr_states_check_used(&l->states, row, states, first, n, used, f));
         acr_batch_put_states(&s->batch, shape, l->states.hidden->dtype, states, first, n);
     }
+    set_patience(l);
 
 cleanup:
     acr_states_close(&l->states);
@@ -147,6 +181,19 @@ static accrue_status start_thread(acr_loader *l, accrue_error *err)
     return ACCRUE_OK;
 }
 
+/* Waits are timed by a clock that nobody sets. */
+static bool init_locks(acr_loader *l)
+{
+    pthread_condattr_t monotonic;
+
+    if (pthread_mutex_init(&l->lock, NULL) != 0 || pthread_condattr_init(&monotonic) != 0)
+        return false;
+    l->has_lock = pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC) == 0 &&
+                  pthread_cond_init(&l->changed, &monotonic) == 0;
+    pthread_condattr_destroy(&monotonic);
+    return l->has_lock;
+}
+
 accrue_status acr_loader_create(acr_loader **out, acr_dataset *d, const acr_loader_options *opt,
                                 accrue_error *err)
 {
@@ -154,19 +201,24 @@ accrue_status acr_loader_create(acr_loader **out, acr_dataset *d, const acr_load
     acr_loader *l = acr_calloc(1, sizeof *l);
 
     *out = NULL;
-    if (!l || !(l->states_dir = acr_strdup(opt->states_dir))) {
-        st = acr_enomem(err, sizeof *l, "the loader");
+    if (!l)
+        return acr_enomem(err, sizeof *l, "the loader");
+    acr_patience_init(&l->patience, opt->lock_timeout);
+    l->patience.ended = is_ended;
+    l->patience.ctx = l;
+    l->states_dir = acr_strdup(opt->states_dir);
+    if (!l->states_dir) {
+        st = acr_enomem(err, strlen(opt->states_dir), "the loader");
         goto cleanup;
     }
     l->data = d;
     l->opt = *opt;
     for (int i = 0; i < SLOTS; i++)
         ACR_TRY(acr_batch_alloc(&l->slots[i].batch, &opt->shape, 16, err));
-    if (pthread_mutex_init(&l->lock, NULL) != 0 || pthread_cond_init(&l->changed, NULL) != 0) {
+    if (!init_locks(l)) {
         st = acr_enomem(err, sizeof *l, "the loader's lock");
         goto cleanup;
     }
-    l->has_lock = true;
     ACR_TRY(start_thread(l, err));
     *out = l;
     l = NULL;
@@ -194,6 +246,7 @@ void acr_loader_free(acr_loader *l)
     for (int i = 0; i < SLOTS; i++)
         acr_batch_free(&l->slots[i].batch);
     acr_states_free(&l->states);
+    acr_patience_free(&l->patience);
     acr_free(l->states_dir);
     acr_free(l);
 }
@@ -248,8 +301,31 @@ cleanup:
     return st;
 }
 
+/* With the lock held: until the thread has filled the slot. */
+static accrue_status wait_for(acr_loader *l, const slot *s, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    struct timespec until;
+
+    while (!s->full && !st) {
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += tell_ns;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        while (!s->full && pthread_cond_timedwait(&l->changed, &l->lock, &until) != ETIMEDOUT)
+            ;
+        if (s->full || !l->opt.waiting)
+            continue;
+        pthread_mutex_unlock(&l->lock);
+        st = l->opt.waiting(l->opt.ctx, err);
+        pthread_mutex_lock(&l->lock);
+    }
+    return st;
+}
+
 accrue_status acr_loader_next(const acr_batch **out, acr_loader *l, accrue_error *err)
 {
+    accrue_status st = ACCRUE_OK;
     slot *s = NULL;
 
     *out = NULL;
@@ -261,12 +337,14 @@ accrue_status acr_loader_next(const acr_batch **out, acr_loader *l, accrue_error
     pthread_mutex_lock(&l->lock);
     if (l->holds) {
         l->slots[(l->served - 1) % SLOTS].full = false;
+        l->holds = false;
         pthread_cond_broadcast(&l->changed);
     }
     s = &l->slots[l->served % SLOTS];
-    while (!s->full)
-        pthread_cond_wait(&l->changed, &l->lock);
+    st = wait_for(l, s, err);
     pthread_mutex_unlock(&l->lock);
+    if (st)
+        return st;
     l->served++;
     l->holds = true;
     if (s->status) {

@@ -20,18 +20,21 @@ size_t acr_safetensors_head(const uint8_t prefix[8], size_t bytes);
 accrue_status acr_npy_parse(acr_tensor *out, const uint8_t *data, size_t bytes, const char *name,
                             accrue_error *err);
 
-/* One list<int64> column of a record batch: row i is values[offset i .. offset i+1). */
+/* One list<int64> column of a record batch: row i is values[offset i .. offset i+1).  The bits of
+ * what is there and not null; NULL: everything. */
 typedef struct acr_arrow_list {
     const void *offsets; /* int32_t, or int64_t when `wide`; aligned, monotone, inside `values` */
     const int64_t *values;
     bool wide;
+    const uint8_t *rows_there, *values_there;
 } acr_arrow_list;
 
 typedef struct acr_arrow_chunk { /* a record batch */
     const char *name;            /* its file */
     int64_t first, rows;         /* rows before it in the table; its own */
     acr_arrow_list input_ids, loss_mask;
-    const int64_t *seq_len; /* [rows] */
+    const int64_t *seq_len; /* [rows]; NULL: there is no such column */
+    const uint8_t *seq_len_there;
 } acr_arrow_chunk;
 
 typedef struct acr_arrow {
@@ -50,6 +53,7 @@ void acr_arrow_free(acr_arrow *table);
 /* Whether a message, verified or not, has every part that its decoder takes for granted and may be
  * walked in a time that its size bounds. */
 bool acr_arrow_message_is_whole(const uint8_t *metadata, size_t bytes);
+bool acr_arrow_is_null(const uint8_t *there, int64_t i);
 void acr_arrow_span(int64_t *begin, int64_t *end, const acr_arrow_list *list, int64_t row);
 
 /* A fault as a value; `found` and `expected` make the message with the rest:
@@ -60,10 +64,12 @@ accrue_status acr_fault_set(accrue_fault *f, accrue_fault_kind kind, const char 
 void acr_fault_count(accrue_fault *f, int64_t count);
 
 /* The parts of acr_states_open, for one who goes on after a fault. */
-typedef enum acr_lock { ACR_LOCK_NONE, ACR_LOCK_LEFT, ACR_LOCK_HELD } acr_lock;
-/* Waits until `deadline` (acr_seconds) for a lock that is held. */
-acr_lock acr_states_lock(const char *dir, int64_t row, double deadline);
-accrue_status acr_states_locked(accrue_fault *f, const char *dir, int64_t row, bool held);
+typedef enum acr_lock { ACR_LOCK_NONE, ACR_LOCK_LEFT, ACR_LOCK_HELD, ACR_LOCK_UNKNOWN } acr_lock;
+/* Waits for a lock that is held; UNKNOWN: it cannot be looked at, *why says why (may be NULL). */
+acr_lock acr_states_lock(const char *dir, int64_t row, acr_patience *p, accrue_error *why);
+/* The fault, or notice, of a lock that is there. */
+accrue_status acr_states_locked(accrue_fault *f, const char *dir, int64_t row, acr_lock lock,
+                                const accrue_error *why);
 accrue_status acr_states_begin(acr_states *s, const char *dir, int64_t row, accrue_fault *f);
 accrue_status acr_states_check_ids(acr_states *s, int64_t row, const acr_row *r, accrue_fault *f);
 /* Sets s->hidden; hidden_size 0: any size. */

@@ -5,11 +5,9 @@
 #include "data/readers.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -21,14 +19,6 @@ static accrue_status no_memory(accrue_fault *f, size_t bytes, int64_t row)
 
     acr_enomem(&e, bytes, "hidden states");
     return acr_fault_error(f, 0, "", row, &e);
-}
-
-static accrue_status fail_errno(accrue_fault *f, const char *what, const char *path, int64_t row)
-{
-    accrue_error e;
-
-    acr_fail_errno(&e, errno, what, path);
-    return acr_fault_error(f, ACCRUE_FAULT_UNREADABLE, path, row, &e);
 }
 
 static accrue_status states_path(char out[PATH_MAX], const char *dir, int64_t row,
@@ -45,50 +35,101 @@ static accrue_status states_path(char out[PATH_MAX], const char *dir, int64_t ro
 
 /* Locks ----------------------------------------------------------------------------------- */
 
-/* Whether a writer holds the lock; *there where it exists at all. */
-static bool is_held(const char *lock, bool *there)
+void acr_patience_init(acr_patience *p, double seconds)
 {
-    int fd = open(lock, O_RDONLY | O_CLOEXEC);
-    bool held = false;
-
-    *there = fd >= 0;
-    if (fd < 0)
-        return false;
-    held = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    close(fd); /* which releases it */
-    return held;
+    *p = (acr_patience){.left = seconds};
+    pthread_mutex_init(&p->lock, NULL); /* of the default kind, which cannot fail */
 }
 
-acr_lock acr_states_lock(const char *dir, int64_t row, double deadline)
+void acr_patience_free(acr_patience *p)
 {
-    char lock[PATH_MAX];
-    accrue_fault f;
-    bool there = false, held = !states_path(lock, dir, row, ".lock", &f) && is_held(lock, &there);
+    pthread_mutex_destroy(&p->lock);
+}
 
-    while (held && acr_seconds() < deadline) {
-        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
-        held = is_held(lock, &there);
+static double begin_wait(acr_patience *p)
+{
+    double deadline = 0;
+
+    pthread_mutex_lock(&p->lock);
+    if (!p->waiting++)
+        p->since = acr_seconds();
+    deadline = p->since + p->left;
+    pthread_mutex_unlock(&p->lock);
+    return deadline;
+}
+
+static void end_wait(acr_patience *p)
+{
+    pthread_mutex_lock(&p->lock);
+    if (!--p->waiting) {
+        p->left -= acr_seconds() - p->since;
+        p->left = p->left > 1e-6 ? p->left : 0; /* no remainder of rounding */
     }
-    return held ? ACR_LOCK_HELD : there ? ACR_LOCK_LEFT : ACR_LOCK_NONE;
+    pthread_mutex_unlock(&p->lock);
 }
 
-accrue_status acr_states_locked(accrue_fault *f, const char *dir, int64_t row, bool held)
+static acr_lock look_at_lock(const char *path, accrue_error *why)
+{
+    acr_lock lock = ACR_LOCK_LEFT;
+    int64_t bytes = 0;
+    int fd = -1;
+
+    if (!acr_exists(path))
+        return ACR_LOCK_NONE;
+    if (acr_open_file(&fd, &bytes, path, why))
+        return acr_exists(path) ? ACR_LOCK_UNKNOWN : ACR_LOCK_NONE;
+    if (flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        lock = ACR_LOCK_HELD;
+    close(fd); /* which releases it */
+    return lock;
+}
+
+acr_lock acr_states_lock(const char *dir, int64_t row, acr_patience *p, accrue_error *why)
+{
+    char path[PATH_MAX];
+    accrue_fault f;
+    acr_lock lock = ACR_LOCK_NONE;
+    double deadline = 0;
+
+    if (states_path(path, dir, row, ".lock", &f))
+        return ACR_LOCK_NONE; /* the file's own name is too long then */
+    lock = look_at_lock(path, why);
+    if (lock != ACR_LOCK_HELD || !p)
+        return lock;
+    deadline = begin_wait(p);
+    while (lock == ACR_LOCK_HELD && acr_seconds() < deadline && !(p->ended && p->ended(p->ctx))) {
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+        lock = look_at_lock(path, why);
+    }
+    end_wait(p);
+    return lock;
+}
+
+accrue_status acr_states_locked(accrue_fault *f, const char *dir, int64_t row, acr_lock lock,
+                                const accrue_error *why)
 {
     accrue_status st = ACCRUE_OK;
     accrue_error e;
-    char lock[PATH_MAX];
+    char path[PATH_MAX];
 
-    ACR_TRY(states_path(lock, dir, row, ".lock", f));
-    acr_fail(&e, held ? ACCRUE_EIO : ACCRUE_OK, "%s: %s", lock,
-             held ? "a writer holds the lock, and did so until the wait for it was over"
-                  : "the lock was left over by a writer that is gone or done; it may be removed");
-    st = acr_fault_error(f, held ? ACCRUE_FAULT_LOCKED : ACCRUE_FAULT_STALE_LOCK, lock, row, &e);
+    ACR_TRY(states_path(path, dir, row, ".lock", f));
+    if (lock == ACR_LOCK_HELD)
+        acr_fail(&e, ACCRUE_EIO,
+                 "%s: a writer holds the lock, and did so until the wait for it was over", path);
+    else if (lock == ACR_LOCK_LEFT)
+        acr_fail(&e, ACCRUE_OK,
+                 "%s: the lock was left over by a writer that is gone or done; it may be removed",
+                 path);
+    else
+        acr_fail(&e, ACCRUE_OK, "%s: no lock that anybody could be waited for", why->message);
+    st = acr_fault_error(f, lock == ACR_LOCK_HELD ? ACCRUE_FAULT_LOCKED : ACCRUE_FAULT_STALE_LOCK,
+                         path, row, &e);
 
 cleanup:
     return st;
 }
 
-bool acr_states_exist(const char *dir, int64_t row, double deadline, accrue_fault *f)
+bool acr_states_exist(const char *dir, int64_t row, acr_patience *p, accrue_fault *f)
 {
     char path[PATH_MAX];
     acr_lock lock = ACR_LOCK_NONE;
@@ -96,13 +137,13 @@ bool acr_states_exist(const char *dir, int64_t row, double deadline, accrue_faul
 
     if (states_path(path, dir, row, "", f))
         return false;
-    if (acr_is_file(path))
+    if (acr_exists(path))
         return true;
-    lock = acr_states_lock(dir, row, deadline);
-    if (acr_is_file(path))
+    lock = acr_states_lock(dir, row, p, NULL);
+    if (acr_exists(path))
         return true;
     if (lock == ACR_LOCK_HELD) {
-        acr_states_locked(f, dir, row, true);
+        acr_states_locked(f, dir, row, lock, NULL);
         return false;
     }
     acr_fail(&e, ACCRUE_EIO, "%s: there are no hidden states%s", path,
@@ -123,8 +164,10 @@ static accrue_status read_at(acr_states *s, int64_t row, void *out, size_t n, in
         ssize_t k = pread(s->fd, p, n, (off_t)at);
         if (k < 0 && errno == EINTR)
             continue;
-        if (k < 0)
-            return fail_errno(f, "cannot read", s->path, row);
+        if (k < 0) {
+            acr_fail_errno(&e, errno, "cannot read", s->path);
+            return acr_fault_error(f, ACCRUE_FAULT_UNREADABLE, s->path, row, &e);
+        }
         if (k == 0) {
             acr_fail(&e, ACCRUE_EIO,
                      "%s: ends at byte %lld, %lld expected: it was cut while it "
@@ -158,19 +201,10 @@ static accrue_status need(acr_states *s, size_t bytes, int64_t row, accrue_fault
 
 static accrue_status open_file(acr_states *s, int64_t row, accrue_fault *f)
 {
-    struct stat info;
     accrue_error e;
 
-    s->fd = open(s->path, O_RDONLY | O_CLOEXEC);
-    s->is_open = s->fd >= 0;
-    if (!s->is_open || fstat(s->fd, &info) != 0)
-        return fail_errno(f, "cannot open", s->path, row);
-    if (!S_ISREG(info.st_mode)) {
-        acr_fail(&e, ACCRUE_EIO, "%s: not a regular file", s->path);
-        return acr_fault_error(f, ACCRUE_FAULT_UNREADABLE, s->path, row, &e);
-    }
-    s->bytes = info.st_size;
-    return ACCRUE_OK;
+    s->is_open = !acr_open_file(&s->fd, &s->bytes, s->path, &e);
+    return s->is_open ? ACCRUE_OK : acr_fault_error(f, ACCRUE_FAULT_UNREADABLE, s->path, row, &e);
 }
 
 static accrue_status read_header(acr_states *s, int64_t row, accrue_fault *f)
@@ -364,12 +398,12 @@ cleanup:
 }
 
 accrue_status acr_states_open(acr_states *s, const char *dir, int64_t row, const acr_row *r,
-                              const acr_batch_shape *shape, double lock_timeout, accrue_fault *f)
+                              const acr_batch_shape *shape, acr_patience *p, accrue_fault *f)
 {
     accrue_status st = ACCRUE_OK;
 
-    if (acr_states_lock(dir, row, acr_seconds() + lock_timeout) == ACR_LOCK_HELD)
-        return acr_states_locked(f, dir, row, true);
+    if (acr_states_lock(dir, row, p, NULL) == ACR_LOCK_HELD)
+        return acr_states_locked(f, dir, row, ACR_LOCK_HELD, NULL);
     ACR_TRY(acr_states_begin(s, dir, row, f));
     ACR_TRY(acr_states_check_ids(s, row, r, f));
     ACR_TRY(acr_states_check_shape(s, row, r, shape, f));

@@ -16,7 +16,6 @@ typedef struct job {
     const int64_t *rows;
     int64_t n;
     result *results;
-    double deadline; /* of the wait for locks, which is one for all rows */
     atomic_llong next;
 } job;
 
@@ -101,14 +100,15 @@ cleanup:
 static bool check_lock(const job *j, int64_t row, result *out)
 {
     const acr_sweep *s = j->sweep;
-    acr_lock lock = acr_states_lock(s->states_dir, row, j->deadline);
+    accrue_error why;
+    acr_lock lock = acr_states_lock(s->states_dir, row, s->patience, &why);
     accrue_fault f;
 
-    if (lock == ACR_LOCK_NONE || (lock == ACR_LOCK_LEFT && !s->whole))
+    if (lock == ACR_LOCK_NONE || (lock != ACR_LOCK_HELD && !s->whole))
         return true;
-    acr_states_locked(&f, s->states_dir, row, lock == ACR_LOCK_HELD);
+    acr_states_locked(&f, s->states_dir, row, lock, &why);
     add(j, out, &f);
-    return lock == ACR_LOCK_LEFT;
+    return lock != ACR_LOCK_HELD;
 }
 
 static void check_states(const job *j, acr_states *s, int64_t row, const acr_row *r, result *out)
@@ -118,7 +118,7 @@ static void check_states(const job *j, acr_states *s, int64_t row, const acr_row
 
     if (!check_lock(j, row, out))
         return;
-    if (sweep->whole && !acr_states_exist(sweep->states_dir, row, 0, &f)) {
+    if (sweep->whole && !acr_states_exist(sweep->states_dir, row, NULL, &f)) {
         add(j, out, &f);
         return;
     }
@@ -181,7 +181,7 @@ accrue_status acr_sweep_rows(acr_sweep *s, const int64_t *rows, int64_t n, acr_f
                              void *ctx, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    job j = {.sweep = s, .rows = rows, .n = n, .deadline = acr_seconds() + s->lock_timeout};
+    job j = {.sweep = s, .rows = rows, .n = n};
 
     j.results = acr_calloc((size_t)n + 1, sizeof *j.results);
     if (!j.results)

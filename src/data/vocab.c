@@ -176,7 +176,7 @@ static accrue_status find_maps(bool *found, acr_vocab *out, const char *data_pat
         st = acr_enomem(err, strlen(data_path), "a path");
         goto cleanup;
     }
-    if (!acr_is_file(d2t) && !acr_is_file(t2d))
+    if (!acr_exists(d2t) && !acr_exists(t2d))
         goto cleanup;
     ACR_TRY(acr_vocab_read(out, d2t, t2d, vocab_size, draft_vocab_size, err));
     *found = true;

@@ -112,9 +112,7 @@ static json_t *option_json(const accrue_train_options *opt, const option *o)
     double real = 0;
 
     switch (o->kind) {
-    case TEXT:
-        memcpy(&text, at, sizeof text);
-        return text ? json_string_nocheck(text) : json_null();
+    case TEXT: memcpy(&text, at, sizeof text); return text ? acr_json_string(text) : json_null();
     case WHOLE: memcpy(&whole, at, sizeof whole); return json_integer(whole);
     case WHOLE_INT: memcpy(&small, at, sizeof small); return json_integer(small);
     case REAL:

@@ -25,13 +25,12 @@ static accrue_status find_states(search *s, accrue_error *err)
     accrue_status st = ACCRUE_OK;
     const acr_epochs *e = s->epochs;
     const char *dir = s->sweep.states_dir;
-    const double deadline = acr_seconds() + s->opt->lock_timeout;
     accrue_fault f;
 
     if (!acr_is_dir(dir))
         return acr_fail(err, ACCRUE_EIO, "%s: no such folder of hidden states", dir);
     for (int64_t row = 0; row < e->n_rows; row++)
-        if (!e->bad[row] && !acr_states_exist(dir, row, deadline, &f))
+        if (!e->bad[row] && !acr_states_exist(dir, row, s->sweep.patience, &f))
             ACR_TRY(on_fault(&f, s, err));
 
 cleanup:
@@ -53,7 +52,7 @@ static accrue_status check_rows(search *s, accrue_error *err)
         return acr_enomem(err, (size_t)e->n_rows * sizeof *rows, "the rows to check");
     for (int64_t row = 0; row < e->n_rows; row++) {
         bytes += (double)e->lengths[row] * 2.0 * (shape->n_aux + 1) * (double)shape->hidden_size;
-        if (e->lengths[row] && !e->bad[row])
+        if (!e->bad[row])
             rows[n++] = row;
     }
     s->sweep.data_alone = bytes > (double)s->opt->check_bytes;
@@ -67,14 +66,7 @@ cleanup:
 /* The first token is never a target. */
 static bool is_supervised(const acr_epochs *e, int64_t row)
 {
-    int64_t mask_tokens = 0;
-    acr_row r = {0};
-
-    acr_dataset_raw_row(&r, &mask_tokens, e->data, row);
-    for (int64_t i = 1; i < mask_tokens && i <= e->total_seq_len; i++)
-        if (r.loss_mask[i])
-            return true;
-    return false;
+    return acr_dataset_supervises(e->data, row, e->total_seq_len);
 }
 
 /* Training on nothing would end with untrained weights and no error. */
@@ -133,11 +125,13 @@ accrue_status acr_epochs_open(acr_epochs *out, const accrue_train_options *opt, 
                               const char *resumed_from, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
+    acr_patience patience;
     search s = {out, opt, {.data = data, .states_dir = states_dir, .shape = *shape}};
 
-    s.sweep.lock_timeout = opt->lock_timeout;
     memset(out, 0, sizeof *out);
     out->data = data;
+    acr_patience_init(&patience, opt->lock_timeout);
+    s.sweep.patience = &patience;
     out->n_rows = acr_dataset_rows(data);
     out->train_rows = acr_dataset_train_rows(data, opt->train_data_ratio);
     out->total_seq_len = opt->total_seq_len;
@@ -176,6 +170,7 @@ accrue_status acr_epochs_open(acr_epochs *out, const accrue_train_options *opt, 
     }
 
 cleanup:
+    acr_patience_free(&patience);
     if (st)
         acr_epochs_free(out);
     return st;

@@ -121,12 +121,13 @@ accrue_status acr_emit(accrue_run *run, accrue_event_kind kind, const accrue_met
 
 accrue_status acr_notice(accrue_run *run, accrue_error *err, const char *format, ...)
 {
-    char text[1024];
+    char text[1024], raw[sizeof text + 4]; /* cut behind where acr_text cuts between characters */
     va_list args;
 
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    vsnprintf(raw, sizeof raw, format, args);
     va_end(args);
+    acr_text(text, sizeof text, raw);
     return acr_emit(run, ACCRUE_EVENT_NOTICE, NULL, text, err);
 }
 
@@ -289,6 +290,8 @@ accrue_status acr_run_open(accrue_run **out, const accrue_train_options *opt, co
     loader.states_dir = run->setup.states_dir;
     loader.shape = run->setup.shape;
     loader.lock_timeout = opt->lock_timeout;
+    loader.waiting = acr_run_waiting;
+    loader.ctx = run;
     ACR_TRY(acr_loader_create(&run->loader, run->setup.data, &loader, err));
     *out = run;
     run = NULL;
@@ -562,6 +565,7 @@ accrue_status accrue_run_forward_backward(accrue_run *run, accrue_metrics *out, 
     if (!accrue_run_next(run))
         return acr_fail(err, ACCRUE_ESTATE, "no micro-batch is left in this epoch");
     run->failed = true; /* until this micro-batch is counted */
+    run->wait_ended = false;
     acr_window_begin(run->window);
     if (acr_window_filled(run->window) == 0) {
         run->window_first = i;
@@ -584,12 +588,15 @@ accrue_status accrue_run_forward_backward(accrue_run *run, accrue_metrics *out, 
         }
         st = run_again(run, i, &at, &metrics, &why);
     }
-    if (st) {
+    if (st && run->wait_ended)
+        acr_run_abandon(run);
+    else if (st)
         acr_window_zero(run->window);
+    run->failed = st && !run->wait_ended;
+    if (st) {
         acr_fail(err, st, "%s", why.message);
         goto cleanup;
     }
-    run->failed = false;
     run->passed = 0;
     run->next = i + 1;
     if (run->next == run->used)

@@ -113,7 +113,7 @@ static accrue_status look_again(accrue_fault *f, const acr_sweep *sweep, accrue_
     if (f->kind != ACCRUE_FAULT_MISSING && f->kind != ACCRUE_FAULT_UNREADABLE)
         return ACCRUE_OK;
     ACR_TRY(need_folder(sweep->states_dir, err));
-    if (acr_states_exist(sweep->states_dir, f->row, 0, &now)) {
+    if (acr_states_exist(sweep->states_dir, f->row, NULL, &now)) {
         now.kind = 0;
         one.data_alone = false;
         if (f->kind == ACCRUE_FAULT_UNREADABLE)
@@ -337,8 +337,8 @@ static accrue_status read_line(acr_epochs *e, const char *line, size_t n, const 
                       n < 200 ? (int)n : 200, line);
         goto cleanup;
     }
-    snprintf(f.file, sizeof f.file, "%s", json_string_value(json_object_get(o, "file")));
-    snprintf(f.message, sizeof f.message, "%s", json_string_value(json_object_get(o, "message")));
+    acr_text(f.file, sizeof f.file, json_string_value(json_object_get(o, "file")));
+    acr_text(f.message, sizeof f.message, json_string_value(json_object_get(o, "message")));
     if (f.row < e->n_rows) /* else of another data set, as its fingerprint will say */
         ACR_TRY(leave_out(e, &f, json_is_null(epoch) ? -1 : json_integer_value(epoch), err));
 
@@ -455,6 +455,12 @@ static accrue_status on_fault(const accrue_fault *f, void *ctx, accrue_error *er
     return ACCRUE_OK;
 }
 
+/* A row that is just being written is left to the loader, which waits for it. */
+static accrue_status on_other_fault(const accrue_fault *f, void *ctx, accrue_error *err)
+{
+    return f->kind == ACCRUE_FAULT_LOCKED ? ACCRUE_OK : on_fault(f, ctx, err);
+}
+
 accrue_status acr_run_leave_out(accrue_run *run, acr_epoch *e, int64_t from, int64_t to,
                                 int64_t *dropped, accrue_error *err)
 {
@@ -463,14 +469,13 @@ accrue_status acr_run_leave_out(accrue_run *run, acr_epoch *e, int64_t from, int
     judge j = {.run = run,
                .sweep = {.data = run->setup.data,
                          .states_dir = run->setup.states_dir,
-                         .shape = run->setup.shape,
-                         .lock_timeout = run->opt.lock_timeout}};
+                         .shape = run->setup.shape}};
 
     acr_loader_stop(run->loader); /* which reads `e` */
     ACR_TRY(on_fault(&fault, &j, err));
     acr_epochs_drop_bad(e, &run->epochs, dropped);
     ACR_TRY(acr_sweep_rows(&j.sweep, e->rows + e->begin[from], e->begin[to] - e->begin[from],
-                           on_fault, &j, err));
+                           on_other_fault, &j, err));
     acr_epochs_drop_bad(e, &run->epochs, dropped);
 
 cleanup:

@@ -442,8 +442,9 @@ struct accrue_run {
     double best_value;  /* its loss or acceptance */
     bool resumed;       /* for the event START */
 
-    bool obeys;  /* accrue_train's: does what the callback asks for */
-    int request; /* accrue_answer, the most urgent so far */
+    bool obeys;      /* accrue_train's: does what the callback asks for */
+    int request;     /* accrue_answer, the most urgent so far */
+    bool wait_ended; /* for data, because of the request */
 
     acr_training_state saving; /* what the latest save holds; its best is the run's when settled */
     int64_t saving_next;       /* micro-batch to run when it was begun */
@@ -473,6 +474,9 @@ accrue_status acr_run_epoch_from(accrue_run *run, int64_t epoch, int64_t from, a
 
 /* Of an epoch's micro-batches, how many the tail policy lets take part. */
 int64_t acr_run_used(const accrue_run *run, int64_t micro_batches);
+/* For a loader whose data is not there yet: tells the callback (`ctx` is the run), and ends the
+ * wait where it asks for a stop. */
+accrue_status acr_run_waiting(void *ctx, accrue_error *err);
 /* Takes the open window back: the run stands where it began. */
 void acr_run_abandon(accrue_run *run);
 /* Supervised rows of a micro-batch, per TTT step. */

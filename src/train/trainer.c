@@ -49,6 +49,24 @@ static bool asked_to_stop(const accrue_run *run)
     return run->request >= ACCRUE_SAVE_AND_STOP;
 }
 
+/* The end of a window is not waited for where nothing of it was done yet. */
+accrue_status acr_run_waiting(void *ctx, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    accrue_run *run = ctx;
+
+    ACR_TRY(acr_emit(run, ACCRUE_EVENT_WAITING, NULL, NULL, err));
+    run->wait_ended =
+        run->request == ACCRUE_GIVE_UP_AND_STOP ||
+        (run->request == ACCRUE_SAVE_AND_STOP &&
+         (acr_window_filled(run->window) == 0 || accrue_window_at_boundary(run->window)));
+    if (run->wait_ended)
+        st = acr_fail(err, ACCRUE_ECANCELED, "stopped by the caller while it waited for data");
+
+cleanup:
+    return st;
+}
+
 /* Leaves the run at the end of its last window, for another to go on from. */
 static accrue_status stop(accrue_run *run, bool concluded, accrue_error *err)
 {
@@ -101,7 +119,11 @@ static accrue_status train_epoch(accrue_run *run, accrue_error *err)
     const int64_t n = run->opt.window.gradient_accumulation_steps;
 
     while (accrue_run_next(run) && !at_max_steps(run)) {
-        ACR_TRY(train_window_part(run, err));
+        st = train_window_part(run, err);
+        if (st == ACCRUE_ECANCELED && run->wait_ended)
+            st = stop(run, false, err);
+        if (st)
+            goto cleanup;
         if (run->next % n && accrue_run_next(run)) { /* in mid-window */
             if (run->request != ACCRUE_GIVE_UP_AND_STOP)
                 continue;

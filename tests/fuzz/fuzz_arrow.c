@@ -11,8 +11,9 @@ static int64_t read_all(const acr_arrow_list *list, int64_t row)
 
     acr_arrow_span(&begin, &end, list, row);
     FUZZ_CHECK(begin <= end);
+    last = acr_arrow_is_null(list->rows_there, row);
     for (int64_t i = begin; i < end; i++)
-        last = list->values[i];
+        last = list->values[i] + acr_arrow_is_null(list->values_there, i);
     (void)last;
     return end - begin;
 }
@@ -26,14 +27,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (acr_arrow_append(&table, data, size, "input", &e) == ACCRUE_OK) {
         for (int64_t c = 0; c < table.n_chunks; c++) {
             const acr_arrow_chunk *chunk = &table.chunks[c];
-            volatile int64_t length = 0;
+            volatile int64_t length = 0, nulls = 0;
             FUZZ_CHECK(chunk->first == rows);
             for (int64_t i = 0; i < chunk->rows; i++) {
                 read_all(&chunk->input_ids, i);
                 read_all(&chunk->loss_mask, i);
-                length = chunk->seq_len[i];
+                length = chunk->seq_len ? chunk->seq_len[i] : 0;
+                nulls += acr_arrow_is_null(chunk->seq_len_there, i);
             }
             (void)length;
+            (void)nulls;
             rows += chunk->rows;
         }
         FUZZ_CHECK(rows == table.rows);
