@@ -132,7 +132,7 @@ static accrue_status set_aside(char **aside, const char *dir, accrue_error *err)
 
     if (lstat(dir, &s) != 0)
         return ACCRUE_OK;
-    if (!S_ISLNK(s.st_mode) && !acr_manifest_check(dir, true, &unlisted, &why) && !unlisted)
+    if (!S_ISLNK(s.st_mode) && !acr_manifest_check(dir, false, &unlisted, &why) && !unlisted)
         return ACCRUE_OK;
     if (why.status == ACCRUE_ENOMEM)
         return acr_fail(err, why.status, "%s", why.message);

@@ -44,7 +44,7 @@ struct acr_save {
     tensor_file weights, states;
     origin *origins;
     int n_origins;
-    void *buffer;
+    void *buffer;  /* a piece for each of the two */
     int64_t bytes; /* of all files, about */
 
     pthread_mutex_t lock; /* of the origins, `stage` and `verdict` */
@@ -183,10 +183,10 @@ static accrue_status take_arrays(acr_save *s, acr_model *m, const accrue_window 
         ACR_TRY(acr_state_collect(&a, m, w, err));
     n = m->n_params + a.n + MAPS;
     s->origins = acr_calloc((size_t)n, sizeof *s->origins);
-    s->buffer = acr_malloc(PIECE);
+    s->buffer = acr_malloc(2 * PIECE);
     if (!s->origins || !s->buffer || !reserve(&s->weights, n) || !reserve(&s->states, n) ||
         !add_weights(s, m) || !add_states(s, &a) || !sort(&s->weights))
-        st = acr_enomem(err, (size_t)n * sizeof *s->origins + PIECE, "a checkpoint");
+        st = acr_enomem(err, (size_t)n * sizeof *s->origins + 2 * PIECE, "a checkpoint");
     for (int i = 0; i < s->weights.n && !st; i++)
         s->bytes += (int64_t)s->weights.t[i].bytes;
     for (int i = 0; i < s->states.n && !st; i++)
@@ -299,28 +299,67 @@ static accrue_status list_file(json_t *files, const char *name, int64_t bytes, u
     return ACCRUE_OK;
 }
 
-static accrue_status write_tensors(acr_save *s, const char *name, const tensor_file *f,
-                                   const json_t *metadata, json_t *files, accrue_error *err)
+/* One of the two large files, and what became of it. */
+typedef struct writing {
+    acr_save *s;
+    const char *name;
+    const tensor_file *f;
+    const json_t *metadata;
+    void *buffer;
+    int64_t bytes;
+    uint64_t hash;
+    accrue_status status;
+    accrue_error error;
+} writing;
+
+static accrue_status write_tensors(writing *w, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    char *path = acr_sprintf("%s/%s", s->temporary, name);
-    reading r = {.s = s, .f = f};
+    char *path = acr_sprintf("%s/%s", w->s->temporary, w->name);
+    reading r = {.s = w->s, .f = w->f};
     acr_tensor_source source = {.read = read_piece,
                                 .ctx = &r,
-                                .buffer = s->buffer,
+                                .buffer = w->buffer,
                                 .buffer_bytes = PIECE,
                                 .hasher = acr_hasher_create()};
 
     if (!path || !source.hasher) {
-        st = acr_enomem(err, strlen(s->temporary), "a checkpoint");
+        st = acr_enomem(err, strlen(w->s->temporary), "a checkpoint");
         goto cleanup;
     }
-    ACR_TRY(acr_safetensors_write(path, f->t, f->n, metadata, &source, err));
-    ACR_TRY(list_file(files, name, acr_file_bytes(path), acr_hasher_value(source.hasher), err));
+    ACR_TRY(acr_safetensors_write(path, w->f->t, w->f->n, w->metadata, &source, err));
+    w->bytes = acr_file_bytes(path);
+    w->hash = acr_hasher_value(source.hasher);
 
 cleanup:
     acr_hasher_free(source.hasher);
     acr_free(path);
+    return st;
+}
+
+static void *write_beside(void *arg)
+{
+    writing *w = arg;
+
+    w->status = write_tensors(w, &w->error);
+    return NULL;
+}
+
+/* Copying and hashing take as long as a fast disk: the two files are made side by side, where the
+ * system gives a thread. */
+static accrue_status write_both(writing *state, writing *model, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    pthread_t thread;
+    bool beside = pthread_create(&thread, NULL, write_beside, state) == 0;
+
+    if (!beside)
+        write_beside(state);
+    st = write_tensors(model, err);
+    if (beside)
+        pthread_join(thread, NULL);
+    if (state->status && !st)
+        st = acr_fail(err, state->status, "%s", state->error.message);
     return st;
 }
 
@@ -346,16 +385,23 @@ static accrue_status write_files(acr_save *s, json_t *files, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     json_t *metadata = json_pack("{s:s}", "format", "pt");
+    writing state = {
+        .s = s, .name = "state.safetensors", .f = &s->states, .buffer = (char *)s->buffer + PIECE};
+    writing model = {.s = s,
+                     .name = "model.safetensors",
+                     .f = &s->weights,
+                     .metadata = metadata,
+                     .buffer = s->buffer};
 
     if (!metadata)
         return acr_enomem(err, 0, "a checkpoint");
-    /* First what an optimizer step would have to copy. */
-    if (s->whole)
-        ACR_TRY(write_tensors(s, "state.safetensors", &s->states, NULL, files, err));
-    ACR_TRY(write_tensors(s, "model.safetensors", &s->weights, metadata, files, err));
+    ACR_TRY(s->whole ? write_both(&state, &model, err) : write_tensors(&model, err));
+    ACR_TRY(list_file(files, model.name, model.bytes, model.hash, err));
     ACR_TRY(write_texts(s, files, err));
-    if (s->whole)
+    if (s->whole) {
+        ACR_TRY(list_file(files, state.name, state.bytes, state.hash, err));
         ACR_TRY(acr_manifest_write(s->temporary, files, err));
+    }
 
 cleanup:
     json_decref(metadata);
@@ -401,6 +447,7 @@ static accrue_status write_checkpoint(acr_save *s, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     json_t *files = json_object();
+    double start = acr_seconds();
 
     if (!files)
         return acr_enomem(err, 0, "a checkpoint");
@@ -412,6 +459,7 @@ static accrue_status write_checkpoint(acr_save *s, accrue_error *err)
     ACR_TRY(sync_files(s, files, err));
     ACR_TRY(wait_for_verdict(s, err));
     ACR_TRY(acr_checkpoint_name(s->temporary, s->dir, s->parent, s->whole, &s->result.aside, err));
+    s->result.seconds = acr_seconds() - start;
 
 cleanup:
     /* After an exchange this is the folder that was replaced. */
@@ -422,10 +470,7 @@ cleanup:
 
 static void run(acr_save *s)
 {
-    double start = acr_seconds();
-
     s->status = write_checkpoint(s, &s->error);
-    s->result.seconds = acr_seconds() - start;
     s->result.bytes = s->bytes;
     pthread_mutex_lock(&s->lock);
     atomic_store(&s->done, true);
