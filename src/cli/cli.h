@@ -245,6 +245,7 @@ bool plot_is_png(const char *path);
 /* From here on SIGTERM, SIGINT and SIGHUP ask for a stop and SIGUSR1 for a save.  `grace`: seconds
  * that the window is given to end in. */
 void signals_catch(double grace);
+void signals_begin(void);  /* training begins; before it a stop needs no save and is at once */
 int signals_answer(void);  /* to an event: an accrue_answer */
 int signals_stopped(void); /* the signal that asked for a stop; 0: none */
 const char *signals_name(void);

@@ -76,6 +76,8 @@ static void log_event(train_run *run, const accrue_event *e)
     int failed = 0;
 
     if (e->kind == ACCRUE_EVENT_START)
+        signals_begin();
+    if (e->kind == ACCRUE_EVENT_START)
         begin_logs(run, e);
     else if (e->kind == ACCRUE_EVENT_STEP)
         failed = log_step(&run->log, e);
@@ -291,6 +293,7 @@ static int dry_run(const cli_options *o)
     free(run.log.folder);
     if (bad)
         return bad;
+    signals_begin();
     accrue_status status = accrue_train_dry_run(&plan, &o->train, on_dry_event, &run, &err);
     if (status)
         return finish_failed(&run, status, &err);

@@ -17,10 +17,21 @@ static bool is_there(const char *path)
     return lstat(path, &st) == 0;
 }
 
+static bool is_fifo(const char *path)
+{
+    struct stat s;
+
+    return stat(path, &s) == 0 && S_ISFIFO(s.st_mode);
+}
+
 int log_file_open(log_file *log, const char *folder, const char *name)
 {
     *log = (log_file){.path = cli_path(folder, name)};
     log->made = !is_there(log->path);
+    if (!log->made && is_fifo(log->path)) { /* opening it would wait for a reader */
+        errno = ESPIPE;
+        return -1;
+    }
     log->file = fopen(log->path, "ae");
     return log->file ? 0 : -1;
 }

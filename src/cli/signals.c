@@ -9,7 +9,7 @@
 /* `timeout` and the like send the same signal to a process and to its group: one wish, twice. */
 static const double echo_seconds = 0.5;
 
-static volatile sig_atomic_t stop_signal, save_asked;
+static volatile sig_atomic_t begun, stop_signal, save_asked;
 static struct timespec stopped_at;
 static double grace_seconds;
 
@@ -22,9 +22,20 @@ static double since_stopped(void)
            1e-9 * (double)(now.tv_nsec - stopped_at.tv_nsec);
 }
 
+/* While data is checked there is nothing to save, and may be a lock that is waited for. */
+static void stop_before(int number)
+{
+    static const char text[] = "accrue: notice: stopped before training began\n";
+
+    _exit(write(STDERR_FILENO, text, sizeof text - 1) < 0 || number == SIGINT ? EXIT_INTERRUPTED
+                                                                              : 0);
+}
+
 /* The second one does not wait for anything.  A save under way leaves the older checkpoint. */
 static void on_stop(int number)
 {
+    if (!begun)
+        stop_before(number);
     if (stop_signal && since_stopped() > echo_seconds)
         _exit(128 + number);
     if (stop_signal)
@@ -57,6 +68,11 @@ void signals_catch(double grace)
     handle(SIGUSR1, on_save);
     signal(SIGPIPE, SIG_IGN); /* who read the progress has left; the training has not */
     signal(SIGXFSZ, SIG_IGN); /* a file over the limit is an error like a full disk */
+}
+
+void signals_begin(void)
+{
+    begun = 1;
 }
 
 int signals_answer(void)

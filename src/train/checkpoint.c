@@ -278,11 +278,12 @@ static void remove_left_over(const char *parent, const char *path, const char *n
 static void take_back(const char *parent, const char *path, const char *name)
 {
     char *dir = acr_sprintf("%s/%s", parent, name);
+    bool whole = !acr_manifest_check(path, false, NULL, NULL);
     struct stat s;
 
-    if (dir && lstat(dir, &s) != 0 && !acr_manifest_check(path, false, NULL, NULL))
+    if (dir && whole && lstat(dir, &s) != 0)
         rename(path, dir);
-    else if (dir)
+    else if (dir && (!whole || !acr_manifest_check(dir, false, NULL, NULL)))
         acr_checkpoint_remove(path);
     acr_free(dir);
 }

@@ -121,6 +121,12 @@ says aside 'was no whole checkpoint'
 [ -d "$work/taken/1.aside-1/full-of/things" ] || complain "what had the name is gone"
 same "$work/taken"
 
+# A FIFO in a log's place is refused; opening it would wait.
+mkdir "$work/fifo"
+mkfifo "$work/fifo/metrics.jsonl"
+expect 1 fifo-log --epochs 1 --save-path "$work/fifo"
+says fifo-log 'fifo/metrics.jsonl: '
+
 # The folder is removed under the run: the next save makes it again.
 # shellcheck disable=SC2086
 "$accrue" train $flags --epochs 60 --save-path "$work/gone" --on-save-error continue \

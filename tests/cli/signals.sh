@@ -87,6 +87,23 @@ kill -0 $pid 2>/dev/null && kill -INT $pid
 wait "$pid"
 same twice
 
+# Before training begins there is nothing to wait for, were it a lock on the data.
+cp -r "$example/data" "$work/data"
+(
+    flock 9
+    exec sleep 60
+) 9>"$work/data/hidden_states/hs_0.safetensors.lock" &
+holder=$!
+sleep 0.2
+"$accrue" train --verifier-name-or-path "$example/verifier" --data-path "$work/data" --save-path "$work/early" \
+    --lock-timeout 50 >"$work/early.out" 2>"$work/early.err" &
+pid=$!
+sleep 0.3
+kill -TERM $pid
+wait $pid || complain "before training: exit $?"
+kill $holder
+grep -q 'stopped before training began' "$work/early.err" || complain "early: $(cat "$work/early.err")"
+
 # timeout sends its signal to the process and to its group: one stop, not two.
 # shellcheck disable=SC2086
 timeout -s TERM 0.5 "$accrue" train $flags --epochs 4000 --save-path "$work/timeout" >"$work/timeout.out" \
