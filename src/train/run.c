@@ -523,17 +523,24 @@ cleanup:
     return st;
 }
 
+/* Its micro-batches run again: each counts once. */
+static void empty_window(accrue_run *run)
+{
+    acr_window_counters c = acr_window_get_counters(run->window);
+
+    c.micro_batches -= acr_window_filled(run->window);
+    acr_window_zero(run->window);
+    acr_window_set_counters(run->window, &c);
+}
+
 /* Empties the window and runs it again up to and with micro-batch `last`, without those excluded;
  * *at is the one that it ends with or fails at. */
 static accrue_status run_again(accrue_run *run, int64_t last, int64_t *at, accrue_metrics *metrics,
                                accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    acr_window_counters c = acr_window_get_counters(run->window);
 
-    c.micro_batches -= acr_window_filled(run->window); /* each counts once */
-    acr_window_zero(run->window);
-    acr_window_set_counters(run->window, &c);
+    empty_window(run);
     ACR_TRY(plan_window(run, err));
     ACR_TRY(acr_loader_start(run->loader, &run->current, run->window_first, run->used, err));
     for (*at = run->window_first; *at <= last; ++*at)
@@ -611,11 +618,7 @@ cleanup:
 
 void acr_run_abandon(accrue_run *run)
 {
-    acr_window_counters c = acr_window_get_counters(run->window);
-
-    c.micro_batches -= acr_window_filled(run->window);
-    acr_window_zero(run->window);
-    acr_window_set_counters(run->window, &c);
+    empty_window(run);
     run->next = run->window_first;
     run->skipped_nonfinite = run->window_skipped;
     run->failed = false;
