@@ -51,7 +51,8 @@ typedef enum accrue_status {
     ACCRUE_ENUMERIC = 8,  /* a loss or gradient is NaN or infinite */
     ACCRUE_ECANCELED = 9, /* a callback asked to stop */
     ACCRUE_EVERIFY = 10,  /* accrue_verify: a difference exceeds its bound */
-    ACCRUE_ENOSPACE = 11  /* no room on the disk, or in its quota */
+    ACCRUE_ENOSPACE = 11, /* no room on the disk, or in its quota */
+    ACCRUE_ECOMM = 12     /* a rank is lost, or did not come in time */
 } accrue_status;
 
 typedef struct accrue_error {
@@ -65,6 +66,30 @@ typedef enum accrue_dtype { ACCRUE_F32 = 1, ACCRUE_F64 = 2, ACCRUE_BF16 = 3 } ac
 
 /* Threads of the kernels, for the whole process; n < 1 is one per core. */
 ACCRUE_API void accrue_set_threads(int n);
+
+/* Ranks ----------------------------------------------------------------------------------- */
+
+/* One rank's end of a job of several.  Functions marked [collective] that are given one are called
+ * on every rank of the job, with the same arguments, each rank by a thread or process of its own;
+ * they then fail on all ranks alike: with the status of the first failure, and its message, which
+ * names the rank that it came from. */
+typedef struct accrue_comm accrue_comm;
+
+/* Ranks as threads of this process: out[0] to out[ranks - 1], each for a thread of its own.  A rank
+ * that does not come to a collective within `timeout` seconds is lost, and ends the job; 0: never.
+ * EINVAL for ranks < 1 or a timeout that is no number of seconds. */
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_comm_open_threads(accrue_comm **out, int ranks,
+                                                               double timeout, accrue_error *err);
+/* This process as a rank of an MPI job (mpirun, srun).  [collective]  Starts MPI where that has not
+ * been done; accrue_comm_free then ends it.  ENOTSUP where this build has no MPI. */
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_comm_open_mpi(accrue_comm **out, double timeout,
+                                                           accrue_error *err);
+/* After a failure of the job this does not wait for other ranks.  [collective] */
+ACCRUE_API void accrue_comm_free(accrue_comm *comm);
+ACCRUE_API int accrue_comm_rank(const accrue_comm *comm); /* 0 for NULL */
+ACCRUE_API int accrue_comm_size(const accrue_comm *comm); /* 1 for NULL */
+/* Ranks of the job on this machine, which share its cores. */
+ACCRUE_API int accrue_comm_local_size(const accrue_comm *comm);
 
 /* The window ------------------------------------------------------------------------------ */
 

@@ -30,6 +30,7 @@ const char *accrue_status_name(accrue_status status)
     case ACCRUE_ECANCELED: return "ACCRUE_ECANCELED";
     case ACCRUE_EVERIFY: return "ACCRUE_EVERIFY";
     case ACCRUE_ENOSPACE: return "ACCRUE_ENOSPACE";
+    case ACCRUE_ECOMM: return "ACCRUE_ECOMM";
     }
     return "unknown status";
 }
