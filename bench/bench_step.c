@@ -149,7 +149,7 @@ int main(int argc, char **argv)
     accrue_set_threads(argc > 5 ? atoi(argv[5]) : 0);
     json = config_json(&shapes[large]);
     must(acr_config_read(&config, json, "made-up", &err), &err);
-    must(acr_model_create(&m, &config, &vocab, compute, ROWS + 8, &err), &err);
+    must(acr_model_create(&m, &config, &vocab, compute, ROWS + 8, NULL, &err), &err);
     acr_model_init(m, 1);
     set_frozen(m, m->top.embed, 0.02);
     set_frozen(m, m->top.head, 0.02);

@@ -179,7 +179,7 @@ static accrue_status fixture_open(fixture *f, accrue_error *err)
     acr_vocab vocab = {0};
 
     ACR_TRY(acr_config_read(&config, json_object_get(f->manifest, "config"), f->dir, err));
-    ACR_TRY(acr_model_create(&f->model, &config, &vocab, f->compute, MAX_POSITIONS, err));
+    ACR_TRY(acr_model_create(&f->model, &config, &vocab, f->compute, MAX_POSITIONS, NULL, err));
     ACR_TRY(acr_tape_init(&f->tape, f->compute, err));
     ACR_TRY(open_in(&f->init, f->dir, "init.safetensors", err));
     ACR_TRY(load_init(f, err));

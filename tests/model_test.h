@@ -104,7 +104,8 @@ static inline void draft_open(draft *d, const variant *v, accrue_dtype compute, 
     assert_int_equal(acr_json_parse(&json, text, strlen(text), "config", &e), ACCRUE_OK);
     if (acr_config_read(&config, json, "config", &e))
         fail_msg("%s", e.message);
-    assert_int_equal(acr_model_create(&d->m, &config, &vocab, compute, POSITIONS, &e), ACCRUE_OK);
+    assert_int_equal(acr_model_create(&d->m, &config, &vocab, compute, POSITIONS, NULL, &e),
+                     ACCRUE_OK);
     assert_int_equal(acr_tape_init(&d->t, compute, &e), ACCRUE_OK);
     assert_true(d->m->n_params <= MAX_VALUES);
     for (int i = 0; i < d->m->n_params; i++) {

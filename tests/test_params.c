@@ -31,7 +31,7 @@ static acr_model *make_model(const variant *v, accrue_dtype compute, bool reduce
             counts[i] = 5;
         assert_ok(acr_vocab_build(&vocab, counts, VOCAB, v->draft_vocab, &e), &e);
     }
-    assert_ok(acr_model_create(&m, &config, &vocab, compute, 64, &e), &e);
+    assert_ok(acr_model_create(&m, &config, &vocab, compute, 64, NULL, &e), &e);
     json_decref(json);
     acr_free(text);
     return m;
@@ -362,7 +362,7 @@ static void failing_allocations(void **state)
         acr_free(text);
         live = acr_allocated_bytes();
         acr_fail_allocation(n);
-        st = acr_model_create(&m, &config, &vocab, ACCRUE_BF16, 64, &e);
+        st = acr_model_create(&m, &config, &vocab, ACCRUE_BF16, 64, NULL, &e);
         acr_fail_allocation(0);
         acr_model_free(m);
         acr_config_free(&config);

@@ -50,8 +50,19 @@ accrue_status acr_loss_spec_parse(acr_loss_spec *out, const char *text, accrue_e
 
 /* Model ----------------------------------------------------------------------------------- */
 
+/* Parameters are cut into blocks.  The cut depends on their sizes alone, which fixes the order of
+ * every sum over them whatever the number of threads; ranks among which they are split own whole
+ * blocks. */
+enum { ACR_BLOCK = 16384 }; /* elements; several arrays of a block fit a second-level cache */
+
+/* Among how many ranks masters, moments and gradients are split, and which of them this one is. */
+typedef struct acr_sharding {
+    int rank, ranks;
+} acr_sharding;
+
 typedef struct acr_model {
     acr_config config;
+    acr_sharding sharding; /* ranks = 1: not sharded */
     accrue_dtype compute;
     acr_dtype real;
     acr_param *params;
@@ -76,12 +87,20 @@ typedef struct acr_model {
 } acr_model;
 
 /* Takes over config and vocab (both are emptied).  Masters of trainable parameters are allocated,
- * not set; `positions` bounds position ids. */
+ * not set; `positions` bounds position ids.  `sharding` may be NULL. */
 accrue_status acr_model_create(acr_model **out, acr_config *config, acr_vocab *vocab,
-                               accrue_dtype compute, int64_t positions, accrue_error *err);
+                               accrue_dtype compute, int64_t positions,
+                               const acr_sharding *sharding, accrue_error *err);
 void acr_model_free(acr_model *m);
 acr_param *acr_model_find(acr_model *m, const char *name);           /* or NULL */
 int64_t acr_model_elements(const acr_model *m, bool trainable_only); /* as the checkpoint counts */
+
+/* What this rank keeps of a trainable parameter: elements [begin, begin + n). */
+typedef struct acr_share {
+    int64_t begin, n;
+    void *master, *accumulator; /* real [n] */
+} acr_share;
+acr_share acr_model_share(const acr_model *m, const acr_param *p);
 
 /* Linear weights N(0, 0.02), biases 0, norms 1, keyed by (seed, parameter name, element). */
 void acr_model_init(acr_model *m, uint64_t seed);
@@ -94,7 +113,8 @@ accrue_status acr_model_load_verifier(acr_model *m, acr_weights *w, const char *
 /* Sets one parameter from a tensor of its shape, any float type. */
 accrue_status acr_param_set(acr_model *m, acr_param *p, const acr_tensor *t, const char *file,
                             accrue_error *err);
-/* Brings the bf16 copies up to date with the masters, after a change of the latter. */
+/* Brings the bf16 copies up to date with the masters, after a change of the latter; sharded ones are
+ * made when they are gathered. */
 void acr_model_refresh(acr_model *m);
 void acr_model_zero_grad(acr_model *m);
 

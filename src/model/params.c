@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_PARAMS = 24 * ACR_MAX_LAYERS, MAX_OWNED = 4 * MAX_PARAMS };
@@ -27,7 +28,7 @@ static acr_group *add_group(acr_model *m, const char *name)
     return &m->groups[m->n_groups++];
 }
 
-/* cols 1: a vector.  Frozen parameters get their memory when they are set. */
+/* cols 1: a vector.  Trainable ones get their memory in lay_out, frozen ones when they are set. */
 static accrue_status add_param(acr_param **out, acr_model *m, acr_group *group, bool trainable,
                                int64_t rows, int64_t cols, accrue_error *err, const char *format,
                                ...) ACR_PRINTF(8, 9);
@@ -37,7 +38,6 @@ static accrue_status add_param(acr_param **out, acr_model *m, acr_group *group, 
                                ...)
 {
     acr_param *p = &m->params[m->n_params];
-    size_t bytes = (size_t)rows * (size_t)cols * acr_dtype_bytes(m->real);
     char name[128];
     va_list args;
 
@@ -53,17 +53,6 @@ static accrue_status add_param(acr_param **out, acr_model *m, acr_group *group, 
     p->n_dims = cols == 1 ? 1 : 2;
     p->group = group;
     p->trainable = trainable;
-    if (trainable) {
-        p->master = own(m, bytes);
-        p->grad = own(m, bytes);
-        if (!p->master || !p->grad)
-            return acr_enomem(err, 2 * bytes, p->name);
-        if (m->compute == ACCRUE_BF16 && cols > 1) {
-            p->bf16 = own(m, bytes / 2);
-            if (!p->bf16)
-                return acr_enomem(err, bytes / 2, p->name);
-        }
-    }
     *out = p;
     return ACCRUE_OK;
 }
@@ -145,6 +134,116 @@ cleanup:
     return st;
 }
 
+/* Memory ---------------------------------------------------------------------------------- */
+
+static int64_t elements(const acr_param *p)
+{
+    return p->rows * p->cols;
+}
+
+/* Offsets of the group's matrices, or of its vectors, behind what the group has already. */
+static void place_params(acr_model *m, acr_group *g, bool matrices)
+{
+    const int64_t unit = ACR_ALIGN / (int64_t)acr_dtype_bytes(m->real);
+
+    for (int i = 0; i < m->n_params; i++) {
+        acr_param *p = &m->params[i];
+        if (!p->trainable || p->group != g || (p->cols > 1) != matrices)
+            continue;
+        p->offset = g->n;
+        g->n += (elements(p) + unit - 1) / unit * unit;
+    }
+}
+
+/* The end of a block that is nearest to element `at` of the group's arrays. */
+static int64_t nearest_cut(const acr_model *m, const acr_group *g, int64_t at)
+{
+    int64_t best = g->n;
+
+    for (int i = 0; i < m->n_params; i++) {
+        const acr_param *p = &m->params[i];
+        for (int64_t b = 0; p->trainable && p->group == g && b < elements(p); b += ACR_BLOCK)
+            if (llabs(p->offset + b - at) < llabs(best - at))
+                best = p->offset + b;
+    }
+    return best;
+}
+
+static accrue_status cut_group(acr_model *m, acr_group *g, accrue_error *err)
+{
+    const acr_sharding *s = &m->sharding;
+    int64_t *cut = own(m, ((size_t)s->ranks + 1) * sizeof *cut);
+
+    if (!cut)
+        return acr_enomem(err, (size_t)s->ranks * sizeof *cut, "the ranks' shares");
+    for (int r = 0; r <= s->ranks; r++)
+        cut[r] = r == s->ranks ? g->n : r ? nearest_cut(m, g, g->n * r / s->ranks) : 0;
+    g->cut = cut;
+    return ACCRUE_OK;
+}
+
+static accrue_status allocate_group(acr_model *m, acr_group *g, accrue_error *err)
+{
+    const acr_sharding *s = &m->sharding;
+    size_t bytes = 0;
+
+    place_params(m, g, true);
+    g->n_matrices = g->n;
+    place_params(m, g, false);
+    if (cut_group(m, g, err))
+        return ACCRUE_ENOMEM;
+    bytes = (size_t)(g->cut[s->rank + 1] - g->cut[s->rank]) * acr_dtype_bytes(m->real);
+    g->master = own(m, bytes);
+    g->accumulator = own(m, bytes);
+    if (!g->master || !g->accumulator)
+        return acr_enomem(err, 2 * bytes, g->name);
+    return ACCRUE_OK;
+}
+
+static accrue_status lay_out(acr_model *m, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    const size_t real = acr_dtype_bytes(m->real);
+
+    for (int i = 0; i < m->n_groups; i++)
+        ACR_TRY(allocate_group(m, &m->groups[i], err));
+    for (int i = 0; i < m->n_params && m->sharding.ranks == 1; i++) {
+        acr_param *p = &m->params[i];
+        if (!p->trainable)
+            continue;
+        p->group->grad = p->group->accumulator;
+        p->master = (char *)p->group->master + (size_t)p->offset * real;
+        p->grad = (char *)p->group->grad + (size_t)p->offset * real;
+        if (m->compute == ACCRUE_BF16 && p->cols > 1) {
+            p->bf16 = own(m, (size_t)elements(p) * sizeof *p->bf16);
+            if (!p->bf16)
+                ACR_TRY(acr_enomem(err, (size_t)elements(p) * sizeof *p->bf16, p->name));
+        }
+    }
+
+cleanup:
+    return st;
+}
+
+static int64_t within(int64_t x, int64_t low, int64_t high)
+{
+    return x < low ? low : x > high ? high : x;
+}
+
+acr_share acr_model_share(const acr_model *m, const acr_param *p)
+{
+    const acr_group *g = p->group;
+    const size_t real = acr_dtype_bytes(m->real);
+    const int64_t first = g->cut[m->sharding.rank], last = g->cut[m->sharding.rank + 1];
+    acr_share s = {.begin = within(first - p->offset, 0, elements(p))};
+    size_t at = (size_t)(p->offset + s.begin > first ? p->offset + s.begin - first : 0) * real;
+
+    s.n = within(last - p->offset, s.begin, elements(p)) - s.begin;
+    s.master = (char *)g->master + (s.n ? at : 0);
+    s.accumulator = (char *)g->accumulator + (s.n ? at : 0);
+    return s;
+}
+
 /* Frequencies of the rotation, theta^(-2i/d); llama3 stretches the slow ones (Llama 3.1). */
 static double rope_frequency(const acr_rope_config *r, int i, int head_dim)
 {
@@ -192,7 +291,8 @@ static accrue_status make_rope(acr_model *m, int64_t positions, accrue_error *er
 }
 
 accrue_status acr_model_create(acr_model **out, acr_config *config, acr_vocab *vocab,
-                               accrue_dtype compute, int64_t positions, accrue_error *err)
+                               accrue_dtype compute, int64_t positions,
+                               const acr_sharding *sharding, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     acr_model *m = acr_calloc(1, sizeof *m);
@@ -206,6 +306,7 @@ accrue_status acr_model_create(acr_model **out, acr_config *config, acr_vocab *v
     memset(vocab, 0, sizeof *vocab);
     m->compute = compute;
     m->real = acr_real_of(compute);
+    m->sharding = sharding ? *sharding : (acr_sharding){.ranks = 1};
     m->params = acr_calloc(MAX_PARAMS, sizeof *m->params);
     m->groups = acr_calloc(ACR_MAX_GROUPS, sizeof *m->groups);
     m->owned = acr_calloc(MAX_OWNED, sizeof *m->owned);
@@ -214,6 +315,7 @@ accrue_status acr_model_create(acr_model **out, acr_config *config, acr_vocab *v
         goto cleanup;
     }
     ACR_TRY(add_all(m, err));
+    ACR_TRY(lay_out(m, err));
     ACR_TRY(make_rope(m, positions, err));
     *out = m;
     m = NULL;
@@ -271,29 +373,28 @@ int64_t acr_model_elements(const acr_model *m, bool trainable_only)
 typedef struct initial {
     const acr_model *m;
     const acr_param *p;
+    acr_share own;
     uint64_t seed, key;
 } initial;
-
-enum { INIT_BLOCK = 16384 };
 
 /* One block of a parameter: each element is a function of its index alone. */
 static void init_block(int64_t block, void *ctx)
 {
     const double deviation = 0.02; /* the peer's, whatever initializer_range says */
     const initial *x = ctx;
-    const int64_t n = x->p->rows * x->p->cols;
-    const int64_t first = block * INIT_BLOCK;
-    const int64_t last = first + INIT_BLOCK < n ? first + INIT_BLOCK : n;
+    const int64_t first = block * ACR_BLOCK;
+    const int64_t last = first + ACR_BLOCK < x->own.n ? first + ACR_BLOCK : x->own.n;
     const double constant = strstr(x->p->name, ".bias") ? 0.0 : 1.0;
 
     for (int64_t j = first; j < last; j++) {
         double v = constant;
         if (x->p->cols > 1)
-            v = deviation * acr_random_normal(x->seed, ACR_RANDOM_INIT, x->key, (uint64_t)j);
+            v = deviation *
+                acr_random_normal(x->seed, ACR_RANDOM_INIT, x->key, (uint64_t)(x->own.begin + j));
         if (x->m->real == ACR_DTYPE_F64)
-            ((double *)x->p->master)[j] = v;
+            ((double *)x->own.master)[j] = v;
         else
-            ((float *)x->p->master)[j] = (float)v;
+            ((float *)x->own.master)[j] = (float)v;
     }
 }
 
@@ -302,8 +403,10 @@ void acr_model_init(acr_model *m, uint64_t seed)
     for (int i = 0; i < m->n_params; i++) {
         acr_param *p = &m->params[i];
         initial x = {.m = m, .p = p, .seed = seed, .key = acr_hash_string(p->name)};
-        if (p->trainable && p != m->top.embed)
-            acr_parallel((p->rows * p->cols + INIT_BLOCK - 1) / INIT_BLOCK, init_block, &x);
+        if (!p->trainable || p == m->top.embed)
+            continue;
+        x.own = acr_model_share(m, p);
+        acr_parallel((x.own.n + ACR_BLOCK - 1) / ACR_BLOCK, init_block, &x);
     }
     acr_model_refresh(m);
 }
@@ -351,6 +454,7 @@ accrue_status acr_param_set(acr_model *m, acr_param *p, const acr_tensor *t, con
 {
     int64_t dims[2] = {p->rows, p->cols};
     int64_t bad = -1;
+    acr_share own_share;
     char got[ACR_SHAPE_TEXT], expected[ACR_SHAPE_TEXT];
 
     if (!acr_dtype_is_float(t->dtype))
@@ -366,7 +470,10 @@ accrue_status acr_param_set(acr_model *m, acr_param *p, const acr_tensor *t, con
                         (long long)bad);
     if (!p->trainable)
         return set_frozen(m, p, t, err);
-    acr_convert(m->real, p->master, t->dtype, t->data, p->rows * p->cols);
+    own_share = acr_model_share(m, p);
+    acr_convert(m->real, own_share.master, t->dtype,
+                (const char *)t->data + (size_t)own_share.begin * acr_dtype_bytes(t->dtype),
+                own_share.n);
     return ACCRUE_OK;
 }
 
@@ -473,7 +580,7 @@ void acr_model_refresh(acr_model *m)
 {
     for (int i = 0; i < m->n_params; i++) {
         acr_param *p = &m->params[i];
-        if (p->trainable && p->bf16)
+        if (p->trainable && p->bf16 && p->master)
             acr_convert(ACR_DTYPE_BF16, (void *)(uintptr_t)p->bf16, m->real, p->master,
                         p->rows * p->cols);
     }
@@ -484,6 +591,6 @@ void acr_model_zero_grad(acr_model *m)
     for (int i = 0; i < m->n_params; i++) {
         acr_param *p = &m->params[i];
         if (p->grad)
-            memset(p->grad, 0, (size_t)(p->rows * p->cols) * acr_dtype_bytes(m->real));
+            memset(p->grad, 0, (size_t)elements(p) * acr_dtype_bytes(m->real));
     }
 }

@@ -125,7 +125,8 @@ acr_value *acr_linear(acr_tape *t, acr_value *x, acr_param *w, int64_t column, a
     if (bias && bias->rows != w->rows)
         return shape_error(t, bias->name, "length", bias->rows, w->rows);
     a = acr_tape_meta(t, 1, sizeof *a);
-    y = acr_value_new(t, x->rows, w->rows, x->needs_grad || w->grad || (bias && bias->grad));
+    y = acr_value_new(t, x->rows, w->rows,
+                      x->needs_grad || w->trainable || (bias && bias->trainable));
     if (!a || !y)
         return NULL;
     a->column = column;
@@ -165,7 +166,7 @@ acr_value *acr_embed(acr_tape *t, int64_t n, const int64_t *ids, acr_param *tabl
                           table->name, (long long)ids[i], (long long)table->rows - 1);
             return NULL;
         }
-    y = acr_value_new(t, n, table->cols, table->grad != NULL);
+    y = acr_value_new(t, n, table->cols, table->trainable);
     if (!y)
         return NULL;
     return acr_tape_push(t, &op_embed, 0, NULL, y, table, NULL, (void *)(uintptr_t)ids) ? y : NULL;
@@ -212,7 +213,7 @@ acr_value *acr_rmsnorm(acr_tape *t, acr_value *x, acr_param *w, double eps)
     if (x->cols % w->rows != 0)
         return shape_error(t, w->name, "length", w->rows, x->cols);
     a = acr_tape_meta(t, 1, sizeof *a);
-    y = acr_value_new(t, x->rows, x->cols, x->needs_grad || w->grad);
+    y = acr_value_new(t, x->rows, x->cols, x->needs_grad || w->trainable);
     if (!a || !y)
         return NULL;
     a->eps = eps;

@@ -38,11 +38,26 @@ void acr_tape_free(acr_tape *t)
     memset(t, 0, sizeof *t);
 }
 
+/* A bias is of its weight's group. */
+static acr_group *group_of(const acr_record *r)
+{
+    return r->param[0] ? r->param[0]->group : NULL;
+}
+
 static void count_uses(const acr_record *r, int by)
 {
-    for (int i = 0; r->counted && i < 2; i++)
-        if (r->param[i] && r->param[i]->group)
-            r->param[i]->group->uses += by;
+    acr_group *g = group_of(r);
+
+    if (r->counted && g)
+        g->uses += by;
+}
+
+static void announce(const acr_tape *t, const acr_record *r, acr_group_hook hook)
+{
+    acr_group *g = group_of(r);
+
+    if (hook && g && !t->status && !t->arena.measuring)
+        hook(g, t->payload);
 }
 
 /* Records that were never run backward - a forward alone, a failure - give their uses back. */
@@ -212,6 +227,7 @@ acr_record *acr_tape_push(acr_tape *t, const acr_op *op, int n_in, acr_value *co
     r->counted = !t->no_grad;
     t->records[t->n_records++] = r;
     count_uses(r, 1);
+    announce(t, r, t->group_forward);
     op->forward(t, r);
     return r;
 }
@@ -234,23 +250,21 @@ void *acr_grad(acr_tape *t, acr_value *v)
     return grad;
 }
 
-/* A gradient is announced only when it is there: not while measuring, not after a failure. */
+/* A gradient is announced only when it is there. */
 static void finish_uses(acr_tape *t, const acr_record *r)
 {
+    acr_group *g = group_of(r);
+
     count_uses(r, -1);
-    if (!r->counted || !t->group_ready || t->status || t->arena.measuring)
-        return;
-    for (int i = 0; i < 2; i++) {
-        acr_group *g = r->param[i] ? r->param[i]->group : NULL;
-        if (g && g->uses == 0 && !(i == 1 && r->param[0] && g == r->param[0]->group))
-            t->group_ready(g, t->payload);
-    }
+    if (r->counted && g && g->uses == 0)
+        announce(t, r, t->group_ready);
 }
 
 void acr_tape_backward(acr_tape *t)
 {
     while (t->n_records) {
         acr_record *r = t->records[--t->n_records];
+        announce(t, r, t->group_backward);
         /* Nothing flows into a value that nobody used; the loss has no output at all. */
         if (!t->status && (!r->out || r->out->grad))
             r->op->backward(t, r);

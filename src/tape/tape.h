@@ -12,10 +12,17 @@
 
 #include "kernel/kernel.h"
 
-/* Parameters of one layer; gathered, reduced and released together when training is sharded. */
+/* Parameters of one layer; gathered, reduced and released together when training is sharded.  Those
+ * that train lie in flat arrays, matrices before vectors, each from a multiple of ACR_ALIGN on. */
 typedef struct acr_group {
     const char *name;
     int uses; /* records of the current tape that read it and have not been run backward */
+    int64_t n, n_matrices; /* elements of the flat arrays; 0: nothing of it trains */
+    void *grad;            /* real [n], what backward adds to; NULL where sharded and not in use */
+    /* What this rank keeps: elements [cut[rank], cut[rank + 1]), all of them where not sharded. */
+    const int64_t *cut; /* [ranks + 1] */
+    void *master;       /* real */
+    void *accumulator;  /* real: of the window's gradient; `grad` itself where not sharded */
 } acr_group;
 
 typedef struct acr_param {
@@ -24,8 +31,10 @@ typedef struct acr_param {
     int n_dims;         /* in the file: 1 or 2 */
     acr_group *group;
     bool trainable;
-    void *master;       /* real [rows, cols]; NULL for a frozen table that stays in its file */
-    void *grad;         /* real accumulator, NULL when frozen */
+    int64_t offset; /* in the group's flat arrays, when trainable */
+    void *master;   /* real [rows, cols]; NULL for a frozen table that stays in its file, and for
+                           what is sharded and not in use */
+    void *grad;     /* real, in the group's `grad`; NULL when frozen, or that is */
     const void *frozen; /* frozen weight in frozen_type, when it has no master */
     acr_dtype frozen_type;
     const uint16_t *bf16; /* operand of bf16 products: a copy of the master, or the file's rows */
@@ -59,8 +68,6 @@ struct acr_record {
     void *args;          /* the operator's own, in the arena */
 };
 
-/* Called when the last record that reads a group has been run backward: its gradient is complete.
- * Not called while measuring, nor after a failure. */
 typedef void (*acr_group_hook)(acr_group *group, void *payload);
 
 struct acr_tape {
@@ -77,7 +84,10 @@ struct acr_tape {
     int n_pool, pool_capacity;
     accrue_status status;
     accrue_error error;
-    acr_group_hook group_ready;
+    /* May be NULL.  `forward` and `backward` are called before each record that reads a group is run,
+     * `ready` when the last one has been run backward: the group's gradient is complete.  None is
+     * called while measuring, nor after a failure. */
+    acr_group_hook group_forward, group_backward, group_ready;
     void *payload;
 };
 

@@ -179,7 +179,7 @@ static accrue_status open_model(acr_setup *s, opening *o, accrue_error *err)
     acr_weights *w = NULL;
     int64_t positions = opt->total_seq_len + opt->ttt_steps + 1;
 
-    ACR_TRY(acr_model_create(&s->model, &o->config, &o->vocab, opt->compute, positions, err));
+    ACR_TRY(acr_model_create(&s->model, &o->config, &o->vocab, opt->compute, positions, NULL, err));
     if (o->checkpoint) {
         w = o->checkpoint;
         o->checkpoint = NULL; /* the model's from here on */

@@ -84,10 +84,6 @@ typedef struct acr_window_param {
     void *moment[2]; /* AdamW: first and second; Muon: momentum, NULL */
 } acr_window_param;
 
-/* All parameters cut into blocks.  The cut depends on their sizes alone, which fixes the order of
- * every sum whatever the number of threads. */
-enum { ACR_BLOCK = 16384 }; /* elements; several arrays of a block fit a second-level cache */
-
 typedef struct acr_block {
     const acr_window_param *param;
     int64_t begin, count;
