@@ -61,6 +61,7 @@ typedef struct muon_scratch {
     void *product; /* [short, long] */
     void *gram;    /* [short, short] X X^T */
     void *update;  /* [short, short] b * gram + c * gram^2 */
+    double *sums;  /* of squares, of a matrix's blocks */
     acr_gemm *gemm;
 } muon_scratch;
 
@@ -70,6 +71,11 @@ struct acr_optim {
     int n_params;
     acr_block *blocks;
     int64_t n_blocks, elements;
+    accrue_comm *comm;  /* of shared parameters */
+    double *sums;       /* of squares, of the blocks of all ranks: rank by rank */
+    size_t *sums_begin; /* [ranks + 1] bytes */
+    int64_t *next;      /* [ranks] */
+    size_t *bytes;      /* [ranks + 1] of a matrix */
     muon_scratch muon;
 };
 
@@ -193,15 +199,48 @@ static void squares_task(int64_t i, void *ctx)
         p->dtype == ACR_DTYPE_F64 ? sum_squares_f64(b->count, sum) : sum_squares_f32(b->count, sum);
 }
 
-double acr_optim_sum_squares(acr_optim *optim)
+static int64_t blocks_in(int64_t elements)
 {
-    pass a = {.optim = optim};
+    return (elements + ACR_BLOCK - 1) / ACR_BLOCK;
+}
+
+/* Over the blocks of all ranks, in the order of one rank that has them all. */
+static double sum_of_all(const acr_optim *o)
+{
+    const int ranks = accrue_comm_size(o->comm);
     double total = 0.0;
 
-    over_blocks(optim, squares_task, &a);
-    for (int64_t i = 0; i < optim->n_blocks; i++)
-        total += optim->blocks[i].sum;
+    for (int r = 0; r < ranks; r++)
+        o->next[r] = (int64_t)(o->sums_begin[r] / sizeof *o->sums);
+    for (int i = 0; i < o->n_params; i++)
+        for (int r = 0; r < ranks; r++) {
+            const int64_t *cut = o->params[i].cut + r;
+            for (int64_t n = blocks_in(cut[1] - cut[0]); n > 0; n--)
+                total += o->sums[o->next[r]++];
+        }
     return total;
+}
+
+accrue_status acr_optim_sum_squares(acr_optim *o, double *out, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    pass a = {.optim = o};
+    double *own = o->sums;
+
+    *out = 0.0;
+    over_blocks(o, squares_task, &a);
+    for (int64_t i = 0; !o->sums && i < o->n_blocks; i++)
+        *out += o->blocks[i].sum;
+    if (!o->sums)
+        return ACCRUE_OK;
+    own += o->sums_begin[accrue_comm_rank(o->comm)] / sizeof *own;
+    for (int64_t i = 0; i < o->n_blocks; i++)
+        own[i] = o->blocks[i].sum;
+    ACR_TRY(acr_comm_gather(o->comm, "the norm of the gradient", o->sums, o->sums_begin, err));
+    *out = sum_of_all(o);
+
+cleanup:
+    return st;
 }
 
 /* AdamW ----------------------------------------------------------------------------------- */
@@ -252,9 +291,8 @@ typedef struct muon_pass {
     acr_optim *optim;
     const acr_window_param *param;
     acr_block *blocks; /* the parameter's */
-    int64_t n_blocks;
-    acr_dtype type; /* of the arrays that the products run on: F32 or F64 */
-    bool bf16;      /* their values are rounded to bf16 */
+    acr_dtype type;    /* of the arrays that the products run on: F32 or F64 */
+    bool bf16;         /* their values are rounded to bf16 */
     int64_t rows, cols;
     const acr_optim_args *args;
     bool preparing;
@@ -273,11 +311,11 @@ enum {
     PANEL_UNIT = 64  /* rows; a multiple of the tiles that products are cut into */
 };
 
-/* Momentum, and u into `product` in the parameter's layout, with its sum of squares. */
+/* Momentum, and u into its place in `product`. */
 static void momentum_task(int64_t i, void *ctx)
 {
     const muon_pass *a = ctx;
-    acr_block *b = &a->blocks[i];
+    const acr_block *b = &a->blocks[i];
     const acr_window_param *p = a->param;
     double u[CHUNK];
     const double factor = a->args->factor, momentum = a->optim->opt->muon_momentum;
@@ -286,7 +324,7 @@ static void momentum_task(int64_t i, void *ctx)
         int64_t n = b->count - done < CHUNK ? b->count - done : CHUNK, begin = b->begin + done;
         const void *sum = at_const(p->accumulator, p->dtype, begin);
         void *buffer = at(p->moment[0], p->dtype, begin);
-        void *out = at(a->optim->muon.product, a->type, begin);
+        void *out = at(a->optim->muon.product, a->type, p->begin + begin);
         void *to = p->dtype == a->type ? out : (void *)u;
         if (p->dtype == ACR_DTYPE_F64)
             nesterov_f64(n, factor, momentum, sum, buffer, to);
@@ -298,9 +336,18 @@ static void momentum_task(int64_t i, void *ctx)
             for (int64_t j = 0; j < n; j++)
                 ((float *)out)[j] = round_bf16(((float *)out)[j]);
     }
-    b->sum = a->type == ACR_DTYPE_F64
-                 ? sum_squares_f64(b->count, at(a->optim->muon.product, a->type, b->begin))
-                 : sum_squares_f32(b->count, at(a->optim->muon.product, a->type, b->begin));
+}
+
+static void product_squares_task(int64_t i, void *ctx)
+{
+    const muon_pass *a = ctx;
+    const acr_window_param *p = a->param;
+    int64_t begin = i * ACR_BLOCK, left = p->rows * p->cols - begin;
+    int64_t n = left < ACR_BLOCK ? left : ACR_BLOCK;
+    const void *u = at(a->optim->muon.product, a->type, begin);
+
+    a->optim->muon.sums[i] =
+        a->type == ACR_DTYPE_F64 ? sum_squares_f64(n, u) : sum_squares_f32(n, u);
 }
 
 static void apply_task(int64_t i, void *ctx)
@@ -312,7 +359,7 @@ static void apply_task(int64_t i, void *ctx)
 
     for (int64_t done = 0; done < b->count; done += CHUNK) {
         int64_t n = b->count - done < CHUNK ? b->count - done : CHUNK, begin = b->begin + done;
-        const void *u = at(a->x, a->type, begin);
+        const void *u = at(a->x, a->type, p->begin + begin);
         void *param = at(p->param, p->dtype, begin);
         if (p->dtype != a->type) {
             acr_convert(p->dtype, converted, a->type, u, n);
@@ -506,18 +553,40 @@ static void newton_schulz(muon_pass *p)
     }
 }
 
-static void muon_update(muon_pass *a)
+/* u whole in `product`; *norm is its Frobenius norm. */
+static accrue_status momentum(muon_pass *a, double *norm, accrue_error *err)
 {
+    accrue_status st = ACCRUE_OK;
+    const acr_window_param *p = a->param;
+    const acr_optim *o = a->optim;
+    const int64_t n = p->rows * p->cols;
+    double sum = 0.0;
+
+    spread(p->n, p->n_blocks, momentum_task, a);
+    for (int r = 0; p->cut && r <= accrue_comm_size(o->comm); r++)
+        o->bytes[r] = (size_t)p->cut[r] * acr_dtype_bytes(a->type);
+    if (p->cut)
+        ACR_TRY(
+            acr_comm_gather(o->comm, "the momentum of a matrix", o->muon.product, o->bytes, err));
+    spread(n, blocks_in(n), product_squares_task, a);
+    for (int64_t i = 0; i < blocks_in(n); i++)
+        sum += o->muon.sums[i];
+    *norm = a->bf16 ? (double)round_bf16((float)sqrt(sum)) : sqrt(sum);
+
+cleanup:
+    return st;
+}
+
+static accrue_status muon_update(muon_pass *a, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
     const acr_window_param *p = a->param;
     const accrue_window_options *opt = a->optim->opt;
     muon_scratch *s = &a->optim->muon;
-    double sum = 0.0, norm = 0.0, ratio = 0.0;
+    double norm = 0.0, ratio = 0.0;
     void *x = NULL;
 
-    spread(p->rows * p->cols, a->n_blocks, momentum_task, a);
-    for (int64_t i = 0; i < a->n_blocks; i++)
-        sum += a->blocks[i].sum;
-    norm = a->bf16 ? (double)round_bf16((float)sqrt(sum)) : sqrt(sum);
+    ACR_TRY(momentum(a, &norm, err));
     if (p->rows > p->cols) {
         transpose(a, p->rows, p->cols, s->product, s->x);
     } else {
@@ -545,7 +614,10 @@ static void muon_update(muon_pass *a)
     a->x = x;
     a->s = 1.0 - a->args->muon_lr * opt->muon_weight_decay; /* the LR without the ratio */
     a->t = -(a->args->muon_lr * ratio);
-    spread(p->rows * p->cols, a->n_blocks, apply_task, a);
+    spread(p->n, p->n_blocks, apply_task, a);
+
+cleanup:
+    return st;
 }
 
 static muon_pass pass_over(acr_optim *o, const acr_window_param *p)
@@ -553,6 +625,7 @@ static muon_pass pass_over(acr_optim *o, const acr_window_param *p)
     return (muon_pass){
         .optim = o,
         .param = p,
+        .blocks = o->blocks + p->first_block,
         .type = products_of(o, p),
         .bf16 = o->opt->muon_ns_dtype == ACCRUE_BF16,
         .rows = p->rows < p->cols ? p->rows : p->cols,
@@ -560,20 +633,19 @@ static muon_pass pass_over(acr_optim *o, const acr_window_param *p)
     };
 }
 
-static void muon_step(acr_optim *o, const acr_optim_args *args)
+static accrue_status muon_step(acr_optim *o, const acr_optim_args *args, accrue_error *err)
 {
-    for (int64_t i = 0, n = 0; i < o->n_blocks; i += n) {
-        const acr_window_param *p = o->blocks[i].param;
-        for (n = 1; i + n < o->n_blocks && o->blocks[i + n].param == p; n++)
-            ;
-        if (p->muon) {
-            muon_pass a = pass_over(o, p);
-            a.blocks = &o->blocks[i];
-            a.n_blocks = n;
-            a.args = args;
-            muon_update(&a);
-        }
+    accrue_status st = ACCRUE_OK;
+
+    for (int i = 0; i < o->n_params; i++) {
+        muon_pass a = pass_over(o, &o->params[i]);
+        a.args = args;
+        if (o->params[i].muon)
+            ACR_TRY(muon_update(&a, err));
     }
+
+cleanup:
+    return st;
 }
 
 /* Makes whatever the products need, so that a failure comes before the first update. */
@@ -594,6 +666,7 @@ static accrue_status scratch_create(acr_optim *o, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     size_t whole = 0, square = 0;
+    int64_t most = 0;
 
     for (int i = 0; i < o->n_params; i++) {
         const acr_window_param *p = &o->params[i];
@@ -601,6 +674,8 @@ static accrue_status scratch_create(acr_optim *o, accrue_error *err)
         int64_t side = p->rows < p->cols ? p->rows : p->cols;
         if (!p->muon)
             continue;
+        if (p->rows * p->cols > most)
+            most = p->rows * p->cols;
         if ((size_t)(p->rows * p->cols) * size > whole)
             whole = (size_t)(p->rows * p->cols) * size;
         if ((size_t)(side * side) * size > square)
@@ -612,7 +687,8 @@ static accrue_status scratch_create(acr_optim *o, accrue_error *err)
     o->muon.product = acr_malloc(whole);
     o->muon.gram = acr_malloc(square);
     o->muon.update = acr_malloc(square);
-    if (!o->muon.x || !o->muon.product || !o->muon.gram || !o->muon.update) {
+    o->muon.sums = acr_calloc((size_t)blocks_in(most), sizeof *o->muon.sums);
+    if (!o->muon.sums || !o->muon.x || !o->muon.product || !o->muon.gram || !o->muon.update) {
         st = acr_enomem(err, 2 * (whole + square), "Muon's matrices");
         goto cleanup;
     }
@@ -623,9 +699,34 @@ cleanup:
     return st;
 }
 
+/* Room for what ranks exchange about parameters that they share. */
+static accrue_status share_create(acr_optim *o, accrue_comm *comm, accrue_error *err)
+{
+    const int ranks = accrue_comm_size(comm);
+    const size_t n = (size_t)ranks + 1;
+    size_t bytes = 0;
+
+    if (!o->n_params || !o->params[0].cut)
+        return ACCRUE_OK;
+    o->comm = comm;
+    o->sums_begin = acr_calloc(n, sizeof *o->sums_begin);
+    o->next = acr_calloc(n, sizeof *o->next);
+    o->bytes = acr_calloc(n, sizeof *o->bytes);
+    if (!o->sums_begin || !o->next || !o->bytes)
+        return acr_enomem(err, n * sizeof *o->next, "the optimizer");
+    for (int r = 0; r < ranks; r++) {
+        for (int i = 0; i < o->n_params; i++)
+            bytes +=
+                (size_t)blocks_in(o->params[i].cut[r + 1] - o->params[i].cut[r]) * sizeof *o->sums;
+        o->sums_begin[r + 1] = bytes;
+    }
+    o->sums = acr_malloc(bytes);
+    return o->sums ? ACCRUE_OK : acr_enomem(err, bytes, "the optimizer");
+}
+
 accrue_status acr_optim_create(acr_optim **out, const accrue_window_options *opt,
                                const acr_window_param *params, int n_params, acr_block *blocks,
-                               int64_t n_blocks, accrue_error *err)
+                               int64_t n_blocks, accrue_comm *comm, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     acr_optim *o = NULL;
@@ -642,7 +743,8 @@ accrue_status acr_optim_create(acr_optim **out, const accrue_window_options *opt
     o->blocks = blocks;
     o->n_blocks = n_blocks;
     for (int i = 0; i < n_params; i++)
-        o->elements += params[i].rows * params[i].cols;
+        o->elements += params[i].n;
+    ACR_TRY(share_create(o, comm, err));
     ACR_TRY(scratch_create(o, err));
     *out = o;
     o = NULL;
@@ -656,6 +758,11 @@ void acr_optim_free(acr_optim *o)
 {
     if (!o)
         return;
+    acr_free(o->sums);
+    acr_free(o->sums_begin);
+    acr_free(o->next);
+    acr_free(o->bytes);
+    acr_free(o->muon.sums);
     acr_free(o->muon.x);
     acr_free(o->muon.product);
     acr_free(o->muon.gram);
@@ -666,9 +773,14 @@ void acr_optim_free(acr_optim *o)
 
 accrue_status acr_optim_step(acr_optim *o, const acr_optim_args *args, accrue_error *err)
 {
+    accrue_status st = ACCRUE_OK;
+
     adamw_step(o, args);
     if (!o->muon.gemm)
         return ACCRUE_OK;
-    muon_step(o, args);
-    return acr_gemm_status(o->muon.gemm, err);
+    ACR_TRY(muon_step(o, args, err));
+    st = acr_gemm_status(o->muon.gemm, err);
+
+cleanup:
+    return st;
 }

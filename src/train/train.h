@@ -5,6 +5,7 @@
 #ifndef ACR_TRAIN_H
 #define ACR_TRAIN_H
 
+#include "comm/comm.h"
 #include "model/model.h"
 
 /* window.c --------------------------------------------------------------------------------- */
@@ -18,6 +19,12 @@ accrue_status acr_window_add_accumulated(accrue_window *window, const char *name
                                          void *param, void *accumulator, int64_t rows, int64_t cols,
                                          accrue_error *err);
 
+/* The same of a parameter that the ranks of `comm` share: rank r keeps elements [cut[r], cut[r + 1])
+ * of it, whole blocks, and `own` are this rank's.  `cut` is copied; clip and step are [collective]. */
+accrue_status acr_window_add_shared(accrue_window *window, const char *name, acr_dtype dtype,
+                                    const acr_share *own, int64_t rows, int64_t cols,
+                                    accrue_comm *comm, const int64_t *cut, accrue_error *err);
+
 /* Before each micro-batch: where the last window is over, empties the accumulators for the next.
  * Costs nothing in mid-window or when zero_grad has done it. */
 void acr_window_begin(accrue_window *window);
@@ -25,8 +32,7 @@ void acr_window_begin(accrue_window *window);
 /* Counts a completed micro-batch whose gradient is in the accumulators.  `loss` carries its final
  * weight, so that the window's loss is the plain sum; has_weight is false where the micro-batch had
  * nothing to learn from.  ESTATE without acr_window_begin; ENUMERIC, and not counted, for a loss
- * or an accumulator that is not finite: the accumulators hold that micro-batch, so acr_window_zero
- * must follow. */
+ * that is not finite.  The caller has seen to it that the gradient is. */
 accrue_status acr_window_count(accrue_window *window, double loss, bool has_weight,
                                accrue_error *err);
 
@@ -37,6 +43,10 @@ void acr_window_zero(accrue_window *window);
  * and zero_grad act as at any boundary.  Gradients handed over by accrue_window_backward are then
  * divided by the real number of micro-batches.  False, and nothing done, where none is open. */
 bool acr_window_close_short(accrue_window *window);
+
+/* Counts n micro-batches of the window that other ranks completed; `loss` and `has_weight` are
+ * theirs.  At a boundary of all ranks the window is then full, or to be closed short. */
+void acr_window_join(accrue_window *window, int64_t n, double loss, bool has_weight);
 
 int64_t acr_window_filled(const accrue_window *window); /* micro-batches in the current window */
 
@@ -54,6 +64,7 @@ typedef struct acr_optimizer_state {
     acr_dtype dtype;
     void *data;
     int64_t rows, cols;
+    int64_t begin, n; /* the elements that `data` has */
 } acr_optimizer_state;
 
 /* All that a window between two windows knows beside the optimizer's arrays. */
@@ -78,17 +89,20 @@ typedef struct acr_window_param {
     bool muon;       /* else AdamW */
     bool owns_accumulator;
     int64_t rows, cols;
+    int64_t begin, n; /* elements that this rank keeps, from `begin` on; the arrays have n */
+    int64_t *cut;     /* [ranks + 1], where those of each rank begin; NULL: all keep all */
     void *param;
     const void *grad; /* NULL where the caller's kernels add to the accumulator */
     void *accumulator;
     void *moment[2]; /* AdamW: first and second; Muon: momentum, NULL */
+    int64_t first_block, n_blocks;
 } acr_window_param;
 
 typedef struct acr_block {
     const acr_window_param *param;
-    int64_t begin, count;
-    double sum;  /* of squares */
-    int64_t bad; /* first element that is not finite, -1 */
+    int64_t begin, count; /* in the arrays */
+    double sum;           /* of squares */
+    int64_t bad;          /* first element that is not finite, -1 */
 } acr_block;
 
 /* Muon for matrices with both sides > 1 whose names have none of embed_tokens, lm_head, codebook,
@@ -97,10 +111,11 @@ bool acr_muon_takes(const char *name, int64_t rows, int64_t cols);
 
 typedef struct acr_optim acr_optim; /* scratch */
 
-/* Scratch for the parameters given; blocks and parameters are borrowed. */
+/* Scratch for the parameters given; blocks and parameters are borrowed.  `comm` is that of the
+ * parameters that are shared. */
 accrue_status acr_optim_create(acr_optim **out, const accrue_window_options *opt,
                                const acr_window_param *params, int n_params, acr_block *blocks,
-                               int64_t n_blocks, accrue_error *err);
+                               int64_t n_blocks, accrue_comm *comm, accrue_error *err);
 void acr_optim_free(acr_optim *optim);
 
 /* accumulator = grad / divisor where `first`, += otherwise. */
@@ -109,8 +124,8 @@ void acr_optim_accumulate(acr_optim *optim, double divisor, bool first);
 void acr_optim_zero(acr_optim *optim);
 /* First block with a gradient (or accumulator) that is not finite; NULL: none.  Sets bad. */
 const acr_block *acr_optim_find_nonfinite(acr_optim *optim, bool accumulators);
-/* Sum of squares over all accumulators. */
-double acr_optim_sum_squares(acr_optim *optim);
+/* Sum of squares over all accumulators of all ranks; fails as the job does. */
+accrue_status acr_optim_sum_squares(acr_optim *optim, double *out, accrue_error *err);
 
 typedef struct acr_optim_args {
     int64_t step;       /* 1-based */
@@ -118,8 +133,62 @@ typedef struct acr_optim_args {
     double factor;      /* of every accumulator: normalisation and clipping */
 } acr_optim_args;
 
-/* One update of every parameter.  Fails only where a matrix product cannot be prepared. */
+/* One update of every parameter.  Fails where a matrix product cannot be prepared, or as the job
+ * does. */
 accrue_status acr_optim_step(acr_optim *optim, const acr_optim_args *args, accrue_error *err);
+
+/* exact.c ---------------------------------------------------------------------------------- */
+
+/* A sum of numbers below ACR_EXACT_LIMIT, the same to the bit whatever their order. */
+typedef struct acr_exact {
+    int64_t high, low;
+} acr_exact;
+#define ACR_EXACT_LIMIT 0x1p24
+enum { ACR_EXACT_TERMS = 1 << 15 }; /* at most */
+
+/* Element by element of arrays of n. */
+void acr_exact_add(acr_exact *sum, acr_dtype t, const void *terms, int64_t n);
+void acr_exact_merge(acr_exact *sum, const acr_exact *other, int64_t n);
+void acr_exact_value(acr_dtype t, void *out, const acr_exact *sum, int64_t n);
+/* The same on the pool. */
+void acr_exact_add_all(acr_exact *sum, acr_dtype t, const void *terms, int64_t n);
+void acr_exact_value_all(acr_dtype t, void *out, acr_exact *sum, int64_t n);
+/* The first element that is NaN or not below `limit` in size; -1: none. */
+int64_t acr_find_unfit(acr_dtype t, const void *x, int64_t n, double limit);
+
+/* dist.c ----------------------------------------------------------------------------------- */
+
+/* How several ranks train one model: where gradients are summed, and where weights come from.
+ *
+ * Collectives are the same on every rank whatever its micro-batches hold, because their order comes
+ * from the largest micro-batch alone: a rank that leaves a group unused, has failed, or has no
+ * micro-batch at all takes its part in all of them (docs/ARCHITECTURE.md, "Ranks"). */
+typedef struct acr_dist acr_dist;
+
+typedef struct acr_dist_options {
+    bool defer_reduce; /* sharded: whole gradients on every rank until the boundary */
+    bool reproducible; /* sums over micro-batches are exact */
+} acr_dist_options;
+
+accrue_status acr_dist_create(acr_dist **out, acr_model *m, accrue_comm *comm,
+                              const acr_dist_options *o, accrue_error *err);
+void acr_dist_free(acr_dist *d);
+/* With the records of the largest micro-batch on the tape: the order of the collectives, and memory
+ * for all that comes.  The tape calls the hooks from here on. */
+accrue_status acr_dist_plan(acr_dist *d, acr_tape *t, accrue_error *err);
+
+/* Empties what has been summed.  Waits for what is under way. */
+accrue_status acr_dist_begin_window(acr_dist *d, accrue_error *err);
+/* Around each micro-batch, or its place where there is none; `last` of the window.  `end` takes this
+ * rank's part in what is left of the collectives; ENUMERIC for a gradient that is not finite. */
+void acr_dist_begin(acr_dist *d, bool backward, bool last);
+accrue_status acr_dist_end(acr_dist *d, accrue_error *err);
+/* Behind the last one: the window's gradient is in the groups' accumulators. */
+accrue_status acr_dist_finish(acr_dist *d, accrue_error *err);
+/* After the masters have changed.  [collective] */
+accrue_status acr_dist_refresh(acr_dist *d, accrue_error *err);
+/* Memory beyond the model's own, and how much of it --defer-reduce costs. */
+int64_t acr_dist_bytes(const acr_dist *d, int64_t *deferred);
 
 /* options.c -------------------------------------------------------------------------------- */
 

@@ -16,6 +16,8 @@ struct accrue_window {
     int n_params, capacity;
     bool planned; /* parameters come from acr_window_add_accumulated */
 
+    accrue_comm *comm; /* of parameters that ranks share */
+
     acr_block *blocks; /* from the first micro-batch on */
     int64_t n_blocks;
     acr_optim *optim;
@@ -178,6 +180,7 @@ cleanup:
 static void param_free(acr_window_param *p)
 {
     acr_free(p->name);
+    acr_free(p->cut);
     if (p->owns_accumulator)
         acr_free(p->accumulator);
     acr_free(p->moment[0]);
@@ -241,7 +244,9 @@ static accrue_status add(accrue_window *w, acr_window_param p, const char *name,
     size_t n = 0;
 
     ACR_TRY(check_param(w, name, p.param, p.rows, p.cols, err));
-    n = (size_t)(p.rows * p.cols);
+    if (!p.cut)
+        p.n = p.rows * p.cols;
+    n = (size_t)p.n;
     p.muon = w->opt.optimizer == ACCRUE_MUON && acr_muon_takes(name, p.rows, p.cols);
     ACR_TRY(grow(w, err));
     p.name = acr_strdup(name);
@@ -305,37 +310,71 @@ accrue_status acr_window_add_accumulated(accrue_window *w, const char *name, acr
     return st;
 }
 
+accrue_status acr_window_add_shared(accrue_window *w, const char *name, acr_dtype dtype,
+                                    const acr_share *own, int64_t rows, int64_t cols,
+                                    accrue_comm *comm, const int64_t *cut, accrue_error *err)
+{
+    acr_window_param p = {.dtype = dtype,
+                          .rows = rows,
+                          .cols = cols,
+                          .begin = own->begin,
+                          .n = own->n,
+                          .param = own->master,
+                          .accumulator = own->accumulator};
+    const size_t bytes = ((size_t)accrue_comm_size(comm) + 1) * sizeof *cut;
+    accrue_status st = ACCRUE_OK;
+
+    p.cut = acr_malloc(bytes);
+    if (!p.cut)
+        return acr_enomem(err, bytes, name);
+    memcpy(p.cut, cut, bytes);
+    st = add(w, p, name, err);
+    w->comm = comm;
+    w->planned = w->planned || !st;
+    return st;
+}
+
+static accrue_status make_blocks(accrue_window *w, accrue_error *err)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < w->n_params; i++) {
+        acr_window_param *p = &w->params[i];
+        p->first_block = n;
+        p->n_blocks = (p->n + ACR_BLOCK - 1) / ACR_BLOCK;
+        n += p->n_blocks;
+    }
+    w->blocks = acr_calloc((size_t)n + 1, sizeof *w->blocks); /* a rank's share may be nothing */
+    if (!w->blocks)
+        return acr_enomem(err, (size_t)n * sizeof *w->blocks, "the window's blocks");
+    w->n_blocks = n;
+    for (int i = 0; i < w->n_params; i++) {
+        const acr_window_param *p = &w->params[i];
+        acr_block *blocks = w->blocks + p->first_block;
+        for (int64_t b = 0; b < p->n_blocks; b++) {
+            int64_t begin = b * ACR_BLOCK, left = p->n - begin;
+            blocks[b] = (acr_block){.param = p,
+                                    .begin = begin,
+                                    .bad = -1,
+                                    .count = left < ACR_BLOCK ? left : ACR_BLOCK};
+        }
+    }
+    return ACCRUE_OK;
+}
+
 /* Blocks and scratch, once; afterwards nothing is allocated. */
 static accrue_status prepare(accrue_window *w, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    int64_t n = 0;
 
     if (w->optim)
         return ACCRUE_OK;
     if (!w->n_params)
         return acr_fail(err, ACCRUE_ESTATE, "a micro-batch before the first parameter");
-    if (!w->blocks) {
-        for (int i = 0; i < w->n_params; i++)
-            n += (w->params[i].rows * w->params[i].cols + ACR_BLOCK - 1) / ACR_BLOCK;
-        w->blocks = acr_calloc((size_t)n, sizeof *w->blocks);
-        if (!w->blocks) {
-            st = acr_enomem(err, (size_t)n * sizeof *w->blocks, "the window's blocks");
-            goto cleanup;
-        }
-        w->n_blocks = n;
-        n = 0;
-        for (int i = 0; i < w->n_params; i++) {
-            int64_t size = w->params[i].rows * w->params[i].cols;
-            for (int64_t b = 0; b < size; b += ACR_BLOCK)
-                w->blocks[n++] = (acr_block){.param = &w->params[i],
-                                             .begin = b,
-                                             .bad = -1,
-                                             .count = size - b < ACR_BLOCK ? size - b : ACR_BLOCK};
-        }
-    }
-    ACR_TRY(
-        acr_optim_create(&w->optim, &w->opt, w->params, w->n_params, w->blocks, w->n_blocks, err));
+    if (!w->blocks)
+        ACR_TRY(make_blocks(w, err));
+    ACR_TRY(acr_optim_create(&w->optim, &w->opt, w->params, w->n_params, w->blocks, w->n_blocks,
+                             w->comm, err));
 
 cleanup:
     return st;
@@ -372,12 +411,13 @@ static accrue_status fail_nonfinite(const acr_block *b, const void *array, const
                                     int64_t micro_batch, accrue_error *err)
 {
     const acr_window_param *p = b->param;
+    const int64_t at = p->begin + b->bad;
     double value = p->dtype == ACR_DTYPE_F64 ? ((const double *)array)[b->bad]
                                              : (double)((const float *)array)[b->bad];
 
     return acr_fail(err, ACCRUE_ENUMERIC, "micro-batch %lld: %s of %s is %s at [%lld, %lld]",
                     (long long)micro_batch, what, p->name, isnan(value) ? "NaN" : "infinite",
-                    (long long)(b->bad / p->cols), (long long)(b->bad % p->cols));
+                    (long long)(at / p->cols), (long long)(at % p->cols));
 }
 
 accrue_status accrue_window_backward(accrue_window *w, double loss, double weight,
@@ -423,19 +463,12 @@ void acr_window_begin(accrue_window *w)
 accrue_status acr_window_count(accrue_window *w, double loss, bool has_weight, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    const acr_block *bad = NULL;
 
     if (!w->planned || w->closed || (!w->filled && !w->zeroed))
         return acr_fail(err, ACCRUE_ESTATE, "micro-batch %lld was counted but not begun",
                         (long long)w->micro_batches + 1);
     ACR_TRY(check_loss(w, loss, err));
     ACR_TRY(prepare(w, err));
-    bad = acr_optim_find_nonfinite(w->optim, true);
-    if (bad) {
-        st =
-            fail_nonfinite(bad, bad->param->accumulator, "the gradient", w->micro_batches + 1, err);
-        goto cleanup;
-    }
     w->loss_sum += loss;
     w->has_gradient = w->has_gradient || has_weight;
     count(w);
@@ -455,7 +488,7 @@ static void zero_accumulators(accrue_window *w)
     }
     for (int i = 0; i < w->n_params; i++) {
         const acr_window_param *p = &w->params[i];
-        memset(p->accumulator, 0, (size_t)(p->rows * p->cols) * acr_dtype_bytes(p->dtype));
+        memset(p->accumulator, 0, (size_t)p->n * acr_dtype_bytes(p->dtype));
     }
 }
 
@@ -472,6 +505,16 @@ bool acr_window_close_short(accrue_window *w)
         return false;
     close_window(w);
     return true;
+}
+
+void acr_window_join(accrue_window *w, int64_t n, double loss, bool has_weight)
+{
+    w->loss_sum += loss;
+    w->has_gradient = w->has_gradient || has_weight;
+    w->micro_batches += n;
+    w->filled += n;
+    if (w->filled == w->opt.gradient_accumulation_steps)
+        close_window(w);
 }
 
 int64_t acr_window_filled(const accrue_window *w)
@@ -495,12 +538,15 @@ static double normalisation(const accrue_window *w)
  * not. */
 static accrue_status know_norm(accrue_window *w, accrue_error *err)
 {
+    accrue_status st = ACCRUE_OK;
     const acr_block *bad = NULL;
     double squares = 0.0;
 
     if (w->norm_known)
         return ACCRUE_OK;
-    squares = acr_optim_sum_squares(w->optim);
+    st = acr_optim_sum_squares(w->optim, &squares, err);
+    if (st)
+        return st;
     if (!isfinite(squares)) {
         bad = acr_optim_find_nonfinite(w->optim, true);
         if (bad)
@@ -664,5 +710,7 @@ acr_optimizer_state acr_window_state(const accrue_window *w, int i)
         .data = p->moment[i],
         .rows = p->rows,
         .cols = p->cols,
+        .begin = p->begin,
+        .n = p->n,
     };
 }
