@@ -1,10 +1,10 @@
 /* comm.h - ranks: what they exchange, in which order, and what becomes of a failure.
  *
  * A rank's end of the job is an accrue_comm; NULL is a job of one rank, for which every function
- * here works and moves nothing.  All that the layers above do with ranks is one of three collectives:
- * gather, reduce, exchange.  Every rank calls the same ones in the same order.  They are queued and
- * carried out one after the other by a thread of the rank's own, while the caller goes on; sums are
- * taken in the order of ranks, so that the same job gives the same bits.
+ * here works and moves nothing.  All that the layers above do with ranks is one of three
+ * collectives: gather, reduce, exchange.  Every rank calls the same ones in the same order.  They
+ * are queued and carried out one after the other by a thread of the rank's own, while the caller
+ * goes on; sums are taken in the order of ranks, so that the same job gives the same bits.
  *
  * The first failure of any rank is the failure of all: whatever is waited for, then and later,
  * returns its status and its message with the rank that it came from.  A rank that is lost, or does
@@ -37,6 +37,7 @@ typedef struct acr_comm_request {
     struct acr_comm_request *next;
     acr_comm_label label;
     int op;
+    int64_t step; /* of the optimizer, for messages */
     bool pending, done;
     const void *const *send;
     void *const *recv;
@@ -80,8 +81,8 @@ accrue_status acr_comm_broadcast(accrue_comm *c, const char *what, void *data, s
                                  int root, accrue_error *err);
 
 /* Makes this rank's failure that of the job, unless another came first; returns the job's, and its
- * message in *err: the same on every rank.  Waits for no rank that computes.  With one rank, or
- * where `status` is the job's already, *err stays as it is. */
+ * message in *err: the same on every rank.  Waits for no rank that computes.  Afterwards nothing of
+ * this rank is under way, and no other rank reads its memory.  With one rank *err stays. */
 accrue_status acr_comm_fail(accrue_comm *c, accrue_status status, accrue_error *err);
 /* The job's failure so far; ACCRUE_OK: none. */
 accrue_status acr_comm_failure(accrue_comm *c, accrue_error *err);
