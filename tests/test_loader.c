@@ -96,7 +96,7 @@ static void serves_micro_batches_in_order(void **state)
     (void)state;
     assert_fails(acr_loader_next(&b, l, &e), ACCRUE_ESTATE, &e, NULL);
     for (int round = 0; round < 3; round++) {
-        assert_ok(acr_loader_start(l, &epoch, 0, 4, &e), &e);
+        assert_ok(acr_loader_start(l, &epoch, NULL, 0, 4, &e), &e);
         for (int64_t i = 0; i < 4; i++) {
             assert_ok(acr_loader_next(&b, l, &e), &e);
             check_batch(b, i);
@@ -104,10 +104,10 @@ static void serves_micro_batches_in_order(void **state)
         assert_fails(acr_loader_next(&b, l, &e), ACCRUE_ESTATE, &e, "its 4", NULL);
         assert_null(b);
     }
-    assert_ok(acr_loader_start(l, &epoch, 2, 3, &e), &e);
+    assert_ok(acr_loader_start(l, &epoch, NULL, 2, 3, &e), &e);
     assert_ok(acr_loader_next(&b, l, &e), &e);
     check_batch(b, 2);
-    assert_fails(acr_loader_start(l, &epoch, 3, 5, &e), ACCRUE_EINVAL, &e, "3 to 5", NULL);
+    assert_fails(acr_loader_start(l, &epoch, NULL, 3, 5, &e), ACCRUE_EINVAL, &e, "3 to 5", NULL);
     acr_loader_free(l);
 }
 
@@ -120,12 +120,12 @@ static void starts_again_at_any_moment(void **state)
 
     (void)state;
     for (int64_t stop = 0; stop <= 4; stop++) {
-        assert_ok(acr_loader_start(l, &epoch, 0, 4, &e), &e);
+        assert_ok(acr_loader_start(l, &epoch, NULL, 0, 4, &e), &e);
         for (int64_t i = 0; i < stop; i++) {
             assert_ok(acr_loader_next(&b, l, &e), &e);
             check_batch(b, i);
         }
-        assert_ok(acr_loader_start(l, &epoch, 1, 4, &e), &e);
+        assert_ok(acr_loader_start(l, &epoch, NULL, 1, 4, &e), &e);
         assert_ok(acr_loader_next(&b, l, &e), &e);
         check_batch(b, 1);
     }
@@ -141,7 +141,7 @@ static void allocates_nothing_in_the_steady_state(void **state)
 
     (void)state;
     for (int round = 0; round < 4; round++) {
-        assert_ok(acr_loader_start(l, &epoch, 0, 4, &e), &e);
+        assert_ok(acr_loader_start(l, &epoch, NULL, 0, 4, &e), &e);
         for (int64_t i = 0; i < 4; i++)
             assert_ok(acr_loader_next(&b, l, &e), &e);
         if (round == 0)
@@ -165,7 +165,7 @@ static void missing_samples_stop_it_or_are_skipped(void **state)
     assert_false(acr_states_exist(folder, 0, NULL, &f));
     assert_int_equal(f.kind, ACCRUE_FAULT_MISSING);
     assert_non_null(strstr(f.message, path));
-    assert_ok(acr_loader_start(l, &epoch, 0, 4, &e), &e);
+    assert_ok(acr_loader_start(l, &epoch, NULL, 0, 4, &e), &e);
     assert_ok(acr_loader_next(&b, l, &e), &e);
     check_batch(b, 0);
     assert_ok(acr_loader_next(&b, l, &e), &e);
@@ -173,7 +173,7 @@ static void missing_samples_stop_it_or_are_skipped(void **state)
     for (int again = 0; again < 2; again++)
         assert_fails(acr_loader_next(&b, l, &e), ACCRUE_EIO, &e, "row 0", path, NULL);
     assert_null(b);
-    assert_ok(acr_loader_start(l, &epoch, 3, 4, &e), &e);
+    assert_ok(acr_loader_start(l, &epoch, NULL, 3, 4, &e), &e);
     assert_ok(acr_loader_next(&b, l, &e), &e);
     check_batch(b, 3);
     acr_loader_free(l);
@@ -225,7 +225,7 @@ static void expect(accrue_status status, const char *one, const char *two)
     accrue_status st;
     char *path = states_file(2);
 
-    assert_ok(acr_loader_start(l, &only, 0, 1, &e), &e);
+    assert_ok(acr_loader_start(l, &only, NULL, 0, 1, &e), &e);
     st = acr_loader_next(&b, l, &e);
     if (status) {
         assert_fails(st, status, &e, path, "row 2", one, two, NULL);
@@ -282,7 +282,7 @@ static void ids_outside_the_vocabulary_stop_it(void **state)
     (void)state;
     opt.shape.vocab_size = 40;
     assert_ok(acr_loader_create(&l, data, &opt, &e), &e);
-    assert_ok(acr_loader_start(l, &epoch, 0, 4, &e), &e);
+    assert_ok(acr_loader_start(l, &epoch, NULL, 0, 4, &e), &e);
     assert_fails(acr_loader_next(&b, l, &e), ACCRUE_EMISMATCH, &e, "row 2", "is 42",
                  "expected 0 to 39", NULL);
     acr_loader_free(l);
@@ -304,7 +304,7 @@ static void running_out_of_memory_is_an_error(void **state)
         acr_fail_allocation(n);
         st = acr_loader_create(&l, data, &opt, &e);
         if (!st)
-            st = acr_loader_start(l, &epoch, 0, 4, &e);
+            st = acr_loader_start(l, &epoch, NULL, 0, 4, &e);
         for (int i = 0; !st && i < 4; i++)
             st = acr_loader_next(&b, l, &e);
         acr_fail_allocation(0);

@@ -231,6 +231,15 @@ typedef struct accrue_train_options {
     const char *verifier; /* --verifier-name-or-path, a folder */
     uint64_t seed;
 
+    /* Ranks.  Results are those of one rank with N * ranks micro-batches a window. */
+    int ranks;             /* --ranks: threads of this process; 0 or 1: one, or those of `comm` */
+    accrue_comm *comm;     /* this rank's end of a job; NULL: none */
+    int64_t global_window; /* --global-window: N * ranks; 0: unset (N is given) */
+    bool fsdp_shard;       /* masters, moments and gradients are split over the ranks */
+    bool defer_reduce;   /* with fsdp_shard: gradients are whole on each rank up to the boundary */
+    bool reproducible;   /* the same bits for every number of ranks, layout and split */
+    double comm_timeout; /* seconds; of `ranks` */
+
     const char *from_pretrained; /* a checkpoint folder, or a folder with a config.json alone */
     const char *draft_config;    /* config.json (file or folder) of the draft's decoder */
     int num_layers;              /* 0: unset (1) */
@@ -339,6 +348,7 @@ typedef struct accrue_train_plan {
 
 typedef struct accrue_event {
     accrue_event_kind kind;
+    int rank; /* that tells it: every rank of `comm` does, of `ranks` threads the first alone */
     const accrue_train_plan *plan;
     bool resumed;          /* the run goes on from a checkpoint */
     int64_t epoch;         /* 0-based */

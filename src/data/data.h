@@ -266,9 +266,18 @@ typedef struct acr_loader_options {
 } acr_loader_options;
 accrue_status acr_loader_create(acr_loader **out, acr_dataset *d, const acr_loader_options *opt,
                                 accrue_error *err);
-/* Serves micro-batches [from, to) of `e`; `e` is borrowed until the next start, stop or free. */
-accrue_status acr_loader_start(acr_loader *l, const acr_epoch *e, int64_t from, int64_t to,
-                               accrue_error *err);
+/* One rank's turns among the micro-batches of an epoch: blocks of n, rank after rank. */
+typedef struct acr_turns {
+    int64_t n;
+    int rank, ranks;
+} acr_turns;
+/* The micro-batch of this rank's i-th turn; it may lie behind the epoch's end. */
+int64_t acr_turn(const acr_turns *turns, int64_t i);
+
+/* Serves this rank's turns [from, to) of `e`, or with `turns` NULL micro-batches [from, to); behind
+ * the epoch's end they are empty.  `e` is borrowed until the next start, stop or free. */
+accrue_status acr_loader_start(acr_loader *l, const acr_epoch *e, const acr_turns *turns,
+                               int64_t from, int64_t to, accrue_error *err);
 /* Ends what was started; the epoch may be freed. */
 void acr_loader_stop(acr_loader *l);
 /* The next micro-batch; valid until the next call.  Failures of the thread surface here, in the

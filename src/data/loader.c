@@ -36,7 +36,8 @@ struct acr_loader {
     pthread_cond_t changed;
     bool quit, running; /* running: the thread is at work on a job */
     bool cancel;
-    const acr_epoch *epoch; /* the job: micro-batches [next, to) */
+    const acr_epoch *epoch; /* the job: turns [next, to) */
+    acr_turns turns;
     int64_t next, to;
 
     int64_t served, end; /* the owner's: slots handed out so far, and how many there will be */
@@ -45,6 +46,11 @@ struct acr_loader {
     accrue_error failure;
     accrue_fault fault;
 };
+
+int64_t acr_turn(const acr_turns *t, int64_t i)
+{
+    return (i / t->n * t->ranks + t->rank) * t->n + i % t->n;
+}
 
 static void set_patience(acr_loader *l)
 {
@@ -116,7 +122,8 @@ static accrue_status load(acr_loader *l, slot *s, const acr_epoch *e, int64_t in
 
     s->fault.kind = 0;
     acr_batch_begin(&s->batch, &l->opt.shape);
-    for (int64_t i = e->begin[index]; i < e->begin[index + 1]; i++)
+    for (int64_t i = index < e->n ? e->begin[index] : 0; index < e->n && i < e->begin[index + 1];
+         i++)
         ACR_TRY(load_sample(l, s, e->rows[i], &s->error));
 
 cleanup:
@@ -128,11 +135,11 @@ static bool fill_next(acr_loader *l, int64_t *filled)
 {
     slot *s = &l->slots[*filled % SLOTS];
     const acr_epoch *epoch = l->epoch;
-    const int64_t index = l->next;
+    const int64_t turn = l->next, index = acr_turn(&l->turns, turn);
 
     while (s->full && !l->cancel && !l->quit)
         pthread_cond_wait(&l->changed, &l->lock);
-    if (l->cancel || l->quit || index >= l->to)
+    if (l->cancel || l->quit || turn >= l->to)
         return false;
     l->next++;
     pthread_mutex_unlock(&l->lock);
@@ -269,18 +276,31 @@ void acr_loader_stop(acr_loader *l)
     pthread_mutex_unlock(&l->lock);
 }
 
-accrue_status acr_loader_start(acr_loader *l, const acr_epoch *e, int64_t from, int64_t to,
-                               accrue_error *err)
+/* Documents of the fullest micro-batch that is to come. */
+static int64_t most_documents(const acr_epoch *e, const acr_turns *turns, int64_t from, int64_t to)
 {
+    int64_t most = 0;
+
+    for (int64_t i = from; i < to; i++) {
+        int64_t at = acr_turn(turns, i);
+        if (at < e->n && e->begin[at + 1] - e->begin[at] > most)
+            most = e->begin[at + 1] - e->begin[at];
+    }
+    return most;
+}
+
+accrue_status acr_loader_start(acr_loader *l, const acr_epoch *e, const acr_turns *turns,
+                               int64_t from, int64_t to, accrue_error *err)
+{
+    static const acr_turns all = {.n = 1, .ranks = 1};
     accrue_status st = ACCRUE_OK;
     int64_t most = 0;
 
-    if (from < 0 || to < from || to > e->n)
+    if (from < 0 || to < from || (!turns && to > e->n))
         return acr_fail(err, ACCRUE_EINVAL, "micro-batches %lld to %lld of an epoch of %lld",
                         (long long)from, (long long)to, (long long)e->n);
-    for (int64_t i = from; i < to; i++)
-        if (e->begin[i + 1] - e->begin[i] > most)
-            most = e->begin[i + 1] - e->begin[i];
+    turns = turns ? turns : &all;
+    most = most_documents(e, turns, from, to);
     pthread_mutex_lock(&l->lock);
     stop(l);
     l->served = l->end = 0;
@@ -290,6 +310,7 @@ accrue_status acr_loader_start(acr_loader *l, const acr_epoch *e, int64_t from, 
         ACR_TRY(acr_batch_reserve_docs(&l->slots[i].batch, most, err));
     }
     l->epoch = e;
+    l->turns = *turns;
     l->next = from;
     l->to = to;
     l->end = to - from;

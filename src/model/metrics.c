@@ -31,6 +31,58 @@ void accrue_metrics_add(accrue_metrics *into, const accrue_metrics *m)
     }
 }
 
+int64_t acr_metrics_values(const accrue_metrics *m)
+{
+    return 5 + m->n_steps * (6 + 2 * m->n_terms);
+}
+
+/* Sums and totals of step k, `n` of them. */
+static int step_values(accrue_metrics *m, int k, double *out[6 + 2 * ACCRUE_MAX_LOSS_TERMS])
+{
+    int n = 0;
+
+    out[n++] = &m->step_loss_sum[k];
+    out[n++] = &m->step_loss_total[k];
+    out[n++] = &m->full_acc_sum[k];
+    out[n++] = &m->full_acc_total[k];
+    out[n++] = &m->cond_acc_sum[k];
+    out[n++] = &m->cond_acc_total[k];
+    for (int i = 0; i < m->n_terms; i++) {
+        out[n++] = &m->term_loss_sum[i][k];
+        out[n++] = &m->term_loss_total[i][k];
+    }
+    return n;
+}
+
+void acr_metrics_pack(double *out, const accrue_metrics *m)
+{
+    accrue_metrics copy = *m;
+    double *value[6 + 2 * ACCRUE_MAX_LOSS_TERMS];
+
+    *out++ = m->loss_sum;
+    *out++ = m->loss_total;
+    *out++ = (double)m->tokens;
+    *out++ = (double)m->supervised_tokens;
+    *out++ = (double)m->error_records;
+    for (int k = 0; k < m->n_steps; k++)
+        for (int i = 0, n = step_values(&copy, k, value); i < n; i++)
+            *out++ = *value[i];
+}
+
+void acr_metrics_unpack(accrue_metrics *m, const double *in)
+{
+    double *value[6 + 2 * ACCRUE_MAX_LOSS_TERMS];
+
+    m->loss_sum = *in++;
+    m->loss_total = *in++;
+    m->tokens = (int64_t)*in++;
+    m->supervised_tokens = (int64_t)*in++;
+    m->error_records = (int64_t)*in++;
+    for (int k = 0; k < m->n_steps; k++)
+        for (int i = 0, n = step_values(m, k, value); i < n; i++)
+            *value[i] = *in++;
+}
+
 /* Rows that were right at every step before k and still have a target at step k. */
 static double rows_asked(const acr_batch *b, const acr_eagle3_options *o, const bool *correct,
                          int k)

@@ -182,4 +182,10 @@ accrue_status acr_eagle3_metrics(accrue_metrics *out, const acr_eagle3_result *r
                                  const acr_batch *b, const acr_eagle3_options *o,
                                  const double *step_weight, double loss_total, accrue_error *err);
 
+/* The values of metrics of so many steps and terms as one array, and back: `m` of unpack has its
+ * counts and names set. */
+int64_t acr_metrics_values(const accrue_metrics *m);
+void acr_metrics_pack(double *out, const accrue_metrics *m);
+void acr_metrics_unpack(accrue_metrics *m, const double *in);
+
 #endif

@@ -120,6 +120,45 @@ static accrue_status check_fit(const acr_epochs *e, const char *path, const acr_
     return ACCRUE_OK;
 }
 
+static accrue_status look(search *s, const char *resumed_from, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    if (resumed_from)
+        ACR_TRY(acr_bad_rows_read(s->epochs, resumed_from, err));
+    ACR_TRY(find_states(s, err));
+    ACR_TRY(check_rows(s, err));
+
+cleanup:
+    return st;
+}
+
+/* One rank looks, and all leave out what that found: a file that appears in between must not make
+ * them train on different rows. */
+static accrue_status find_left_out(search *s, const char *resumed_from, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    accrue_comm *comm = s->opt->comm;
+    const bool looks = accrue_comm_rank(comm) == 0;
+    char *own = NULL, *list = NULL;
+
+    if (looks)
+        st = look(s, resumed_from, err);
+    if (!st && looks && comm)
+        st = acr_bad_rows_text(&own, s->epochs, 0, err);
+    ACR_TRY(acr_agree(comm, "the rows to leave out", st, err));
+    if (!comm)
+        goto cleanup;
+    ACR_TRY(acr_agree_texts(&list, comm, "the rows to leave out", own, err));
+    if (!looks)
+        ACR_TRY(acr_bad_rows_take(s->epochs, list, strlen(list), "rank 0's list", err));
+
+cleanup:
+    acr_free(own);
+    acr_free(list);
+    return st;
+}
+
 accrue_status acr_epochs_open(acr_epochs *out, const accrue_train_options *opt, acr_dataset *data,
                               const char *states_dir, const acr_batch_shape *shape,
                               const char *resumed_from, accrue_error *err)
@@ -150,10 +189,7 @@ accrue_status acr_epochs_open(acr_epochs *out, const accrue_train_options *opt, 
         out->lengths[i] = acr_dataset_tokens(data, i);
         out->val_rows += i >= out->train_rows && out->lengths[i];
     }
-    if (resumed_from)
-        ACR_TRY(acr_bad_rows_read(out, resumed_from, err));
-    ACR_TRY(find_states(&s, err));
-    ACR_TRY(check_rows(&s, err));
+    ACR_TRY(find_left_out(&s, resumed_from, err));
     ACR_TRY(count_supervision(out, err));
     if (opt->batch_plan) {
         ACR_TRY(
@@ -224,7 +260,7 @@ accrue_status acr_epochs_val(acr_epoch *out, const acr_epochs *e, int64_t epoch,
 static accrue_status count_epoch(accrue_train_plan *out, const accrue_train_options *opt,
                                  int64_t epoch, int64_t micro_batches, accrue_error *err)
 {
-    const int64_t n = opt->window.gradient_accumulation_steps;
+    const int64_t n = opt->window.gradient_accumulation_steps * accrue_comm_size(opt->comm);
     int64_t steps = accrue_steps_per_epoch(micro_batches, n, opt->accumulation_tail);
 
     if (micro_batches == 0)
@@ -233,9 +269,10 @@ static accrue_status count_epoch(accrue_train_plan *out, const accrue_train_opti
                         (long long)epoch + 1, (long long)out->train_rows);
     if (steps == 0)
         return acr_fail(err, ACCRUE_EINVAL,
-                        "--gradient-accumulation-steps %lld exceeds the number of batches per "
+                        "--gradient-accumulation-steps %lld%s exceeds the number of batches per "
                         "epoch, %lld in epoch %lld",
-                        (long long)n, (long long)micro_batches, (long long)epoch + 1);
+                        (long long)n, accrue_comm_size(opt->comm) > 1 ? " (of all ranks)" : "",
+                        (long long)micro_batches, (long long)epoch + 1);
     if (epoch == 0) {
         out->first_epoch_micro_batches = micro_batches;
         out->first_epoch_steps = out->min_epoch_steps = out->max_epoch_steps = steps;

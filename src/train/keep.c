@@ -263,46 +263,14 @@ static accrue_status check_name(const accrue_run *run, const char *name, accrue_
     return ACCRUE_OK;
 }
 
-accrue_status accrue_run_save_begin(accrue_run *run, const char *name, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    acr_save_content content = {.state = &run->saving,
-                                .window = run->window,
-                                .val = run->val,
-                                .wait = run->val && run->proof.set};
-    char *skipped = NULL;
-    double start = 0;
-
-    ACR_TRY(accrue_run_save_wait(run, err));
-    ACR_TRY(check_name(run, name, err));
-    start = acr_seconds();
-    acr_free(run->saving_dir);
-    run->saving_dir = acr_sprintf("%s/%s", run->opt.save_path, name);
-    if (!run->saving_dir) {
-        st = acr_enomem(err, strlen(name), "a path");
-        goto cleanup;
-    }
-    acr_run_state(&run->saving, run);
-    run->saving_next = run->next;
-    ACR_TRY(acr_bad_rows_list(run, err));
-    ACR_TRY(acr_bad_rows_text(&skipped, &run->epochs, err));
-    content.skipped = skipped;
-    run->saving_val = content.wait;
-    ACR_TRY(acr_save_begin(&run->save, run->saving_dir, run->setup.model, &content, err));
-    run->held_up = acr_seconds() - start;
-
-cleanup:
-    acr_free(skipped);
-    return st;
-}
-
-/* Ends a save that has been written; *result.aside is the caller's. */
+/* Ends a save that has been written, on rank 0; *result.aside is the caller's. */
 static accrue_status end_save(accrue_run *run, acr_save_result *result, accrue_error *err)
 {
     double start = acr_seconds();
-    accrue_status st = acr_save_finish(run->save, result, err);
+    accrue_status st = run->save ? acr_save_finish(run->save, result, err) : ACCRUE_OK;
 
     run->save = NULL;
+    run->under_way = false;
     run->held_up += acr_seconds() - start;
     return st;
 }
@@ -321,19 +289,81 @@ cleanup:
     return st;
 }
 
-accrue_status accrue_run_save_wait(accrue_run *run, accrue_error *err)
+static accrue_status wait_for_save(accrue_run *run, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     acr_save_result result = {0};
 
-    if (!run->save)
+    if (!run->under_way)
         return ACCRUE_OK;
-    ACR_TRY(end_save(run, &result, err));
+    st = end_save(run, &result, err);
+    ACR_TRY(acr_agree(run->comm, "a checkpoint", st, err));
     ACR_TRY(tell_saved(run, &result, err));
 
 cleanup:
     acr_free(result.aside);
     return st;
+}
+
+/* Sharded, all ranks have a part in it. */
+static accrue_status begin_writing(accrue_run *run, const acr_save_content *content,
+                                   accrue_error *err)
+{
+    acr_model *m = run->setup.model;
+
+    if (run->opt.fsdp_shard && run->ranks > 1)
+        return acr_save_shared(&run->save, run->saving_dir, m, content, run->comm, err);
+    return run->rank ? ACCRUE_OK : acr_save_begin(&run->save, run->saving_dir, m, content, err);
+}
+
+static accrue_status begin_save(accrue_run *run, const char *name, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    acr_save_content content = {.state = &run->saving,
+                                .window = run->window,
+                                .val = run->val,
+                                .wait = run->val && run->proof.set};
+    char *skipped = NULL;
+    double start = 0;
+
+    ACR_TRY(wait_for_save(run, err));
+    ACR_TRY(check_name(run, name, err));
+    start = acr_seconds();
+    acr_free(run->saving_dir);
+    run->saving_dir = acr_sprintf("%s/%s", run->opt.save_path, name);
+    if (!run->saving_dir) {
+        st = acr_enomem(err, strlen(name), "a path");
+        goto cleanup;
+    }
+    acr_run_state(&run->saving, run);
+    run->saving_next = run->next;
+    ACR_TRY(acr_bad_rows_list(run, err));
+    ACR_TRY(acr_bad_rows_text(&skipped, &run->epochs, 0, err));
+    content.skipped = skipped;
+    run->saving_val = content.wait;
+    ACR_TRY(begin_writing(run, &content, err));
+    run->under_way = true;
+    run->held_up = acr_seconds() - start;
+
+cleanup:
+    acr_free(skipped);
+    return st;
+}
+
+accrue_status accrue_run_save_begin(accrue_run *run, const char *name, accrue_error *err)
+{
+    accrue_error why = {0};
+    accrue_status st = begin_save(run, name, &why);
+
+    return acr_run_result(run, st, &why, err);
+}
+
+accrue_status accrue_run_save_wait(accrue_run *run, accrue_error *err)
+{
+    accrue_error why = {0};
+    accrue_status st = wait_for_save(run, &why);
+
+    return acr_run_result(run, st, &why, err);
 }
 
 accrue_status accrue_run_save(accrue_run *run, const char *name, accrue_error *err)
@@ -370,14 +400,29 @@ static void prove_waiting(accrue_run *run)
     run->held_up += acr_seconds() - start;
 }
 
-static accrue_status keep(accrue_run *run, accrue_error *err)
+/* Links and what goes, on rank 0, when the save is there; *result.aside is the caller's. */
+static accrue_status conclude(accrue_run *run, acr_save_result *result, accrue_error *err)
 {
+    accrue_status st = end_save(run, result, err);
     double start = acr_seconds();
-    accrue_status st =
-        acr_keep(run, &run->saving, run->saving.is_best ? run->saving.epoch : -1, err);
 
+    if (!st && run->rank == 0)
+        st = acr_keep(run, &run->saving, run->saving.is_best ? run->saving.epoch : -1, err);
     run->held_up += acr_seconds() - start;
     return st;
+}
+
+/* Whether the save under way has come to something that this thread is to do.  Of several ranks the
+ * first knows, and has told the others at the window's edge. */
+static bool is_due(accrue_run *run, bool wait)
+{
+    if (!run->under_way)
+        return false;
+    if (run->ranks > 1 && !wait && !run->save_over)
+        return false;
+    if (run->save && acr_save_waits(run->save, wait))
+        prove_waiting(run);
+    return run->ranks > 1 || wait || acr_save_done(run->save);
 }
 
 accrue_status acr_run_settle(accrue_run *run, bool wait, accrue_error *err)
@@ -386,18 +431,18 @@ accrue_status acr_run_settle(accrue_run *run, bool wait, accrue_error *err)
     acr_save_result result = {0};
     accrue_error why = {0};
 
-    if (run->save && acr_save_waits(run->save, wait))
-        prove_waiting(run);
-    if (!run->save || (!wait && !acr_save_done(run->save)))
+    if (!is_due(run, wait))
         return ACCRUE_OK;
-    st = end_save(run, &result, &why);
+    run->save_over = false;
+    st = conclude(run, &result, &why);
+    st = acr_agree(run->comm, "a checkpoint", st, &why);
     if (!st) {
         run->best_value = run->saving.best_value;
         run->best_epoch = run->saving.best_epoch;
-        st = keep(run, &why);
-    }
-    if (st) {
-        st = save_failed(run, st, &why, err);
+    } else {
+        st = acr_comm_failure(run->comm, &why) ? acr_fail(err, why.status, "%s", why.message)
+                                               : save_failed(run, st, &why, err);
+        run->agreed = run->ranks > 1;
         goto cleanup;
     }
     run->save_status = ACCRUE_OK;

@@ -8,6 +8,7 @@ void accrue_train_options_init(accrue_train_options *opt, size_t struct_size)
 {
     accrue_train_options d = {
         .seed = 42,
+        .comm_timeout = 600,
         .norm_before_residual = true,
         .norm_before_fc = -1,
         .norm_output = -1,
@@ -130,6 +131,45 @@ static accrue_status check_schedule(const accrue_train_options *opt, accrue_erro
     return ACCRUE_OK;
 }
 
+/* As many micro-batches as exact sums have room for. */
+static accrue_status check_ranks(const accrue_train_options *opt, accrue_error *err)
+{
+    const int ranks = opt->ranks > 1 ? opt->ranks : accrue_comm_size(opt->comm);
+    const int64_t n = opt->window.gradient_accumulation_steps;
+
+    if (opt->ranks < 0 || opt->ranks > ACR_MAX_RANKS)
+        return acr_fail(err, ACCRUE_EINVAL, "--ranks: %d, 1 to %d expected", opt->ranks,
+                        ACR_MAX_RANKS);
+    if (opt->comm && opt->ranks > 1)
+        return acr_fail(err, ACCRUE_EINVAL,
+                        "--ranks %d: this is rank %d of a job of %d; ranks as threads are for a "
+                        "process alone",
+                        opt->ranks, accrue_comm_rank(opt->comm), accrue_comm_size(opt->comm));
+    if (opt->global_window < 0 || opt->global_window % ranks)
+        return acr_fail(err, ACCRUE_EINVAL,
+                        "--global-window: %lld is no multiple of the number of ranks, %d",
+                        (long long)opt->global_window, ranks);
+    if (opt->defer_reduce && !opt->fsdp_shard)
+        return acr_fail(err, ACCRUE_EINVAL, "--defer-reduce goes with --fsdp-shard");
+    if (!(opt->comm_timeout >= 0) || isinf(opt->comm_timeout))
+        return acr_fail(err, ACCRUE_EINVAL, "--comm-timeout: %g, at least 0 expected",
+                        opt->comm_timeout);
+    if (opt->reproducible && (opt->global_window > ACR_EXACT_TERMS || n > ACR_EXACT_TERMS / ranks))
+        return acr_fail(err, ACCRUE_EINVAL,
+                        "--reproducible: a window of %lld x %d micro-batches, at most %d expected",
+                        (long long)n, ranks, (int)ACR_EXACT_TERMS);
+    return ACCRUE_OK;
+}
+
+void acr_train_options_resolve(accrue_train_options *out, const accrue_train_options *given)
+{
+    const int ranks = given->ranks > 1 ? given->ranks : accrue_comm_size(given->comm);
+
+    *out = *given;
+    if (given->global_window)
+        out->window.gradient_accumulation_steps = given->global_window / ranks;
+}
+
 accrue_status acr_train_options_check(const accrue_train_options *opt, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
@@ -139,6 +179,7 @@ accrue_status acr_train_options_check(const accrue_train_options *opt, accrue_er
                         sizeof *opt);
     ACR_TRY(
         at_least("--gradient-accumulation-steps", opt->window.gradient_accumulation_steps, 1, err));
+    ACR_TRY(check_ranks(opt, err));
     ACR_TRY(at_least("--total-seq-len", opt->total_seq_len, 2, err));
     ACR_TRY(at_least("--ttt-steps", opt->ttt_steps, 1, err));
     ACR_TRY(at_least("--log-freq", opt->log_freq, 1, err));

@@ -50,6 +50,7 @@ void acr_run_state(acr_training_state *out, accrue_run *run)
         .origin_epoch = run->origin_epoch,
         .best_epoch = run->best_epoch,
         .superseded_epoch = run->superseded,
+        .ranks = run->ranks,
         .gradient_accumulation_steps = opt->window.gradient_accumulation_steps,
         .total_seq_len = opt->total_seq_len,
         .seed = (int64_t)opt->seed,
@@ -358,6 +359,40 @@ cleanup:
     return st;
 }
 
+accrue_status acr_resume_share(acr_resume *r, accrue_comm *comm, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    const bool finder = accrue_comm_rank(comm) == 0;
+    acr_resume all = finder ? *r : (acr_resume){0};
+    uint64_t length = finder && r->dir ? strlen(r->dir) + 1 : 0;
+    char *dir = NULL;
+
+    if (!comm)
+        return ACCRUE_OK;
+    ACR_TRY(acr_comm_broadcast(comm, "where to go on", &all, sizeof all, 0, err));
+    ACR_TRY(acr_comm_broadcast(comm, "where to go on", &length, sizeof length, 0, err));
+    if (length) {
+        dir = finder ? r->dir : acr_malloc(length);
+        if (!dir) {
+            st = acr_enomem(err, length, "a path");
+            goto cleanup;
+        }
+        ACR_TRY(acr_comm_broadcast(comm, "where to go on", dir, length, 0, err));
+    }
+    if (!finder) {
+        *r = all;
+        r->dir = dir;
+        r->notes = NULL;
+        r->n_notes = 0;
+        dir = NULL;
+    }
+
+cleanup:
+    if (!finder)
+        acr_free(dir);
+    return st;
+}
+
 void acr_resume_free(acr_resume *r)
 {
     for (int i = 0; i < r->n_notes; i++)
@@ -455,6 +490,7 @@ accrue_status acr_run_load(accrue_run *run, acr_resume *from, accrue_error *err)
     ACR_TRY(acr_state_same_vocab(from->dir, run->setup.model, err));
     ACR_TRY(check_order(run, from, err));
     ACR_TRY(acr_state_read(from->dir, run->setup.model, run->window, err));
+    ACR_TRY(acr_dist_refresh(run->dist, err));
     ACR_TRY(check_unchanged(from, err));
     acr_window_set_counters(run->window, &(acr_window_counters){.micro_batches = s->micro_batches,
                                                                 .global_step = s->global_step,

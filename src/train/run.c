@@ -1,9 +1,5 @@
-/* run.c - a training run in pieces: its micro-batches and windows.
- *
- * A window's denominators are planned from the loss masks before its first forward, so every
- * gradient is added with its final weight.  A micro-batch that turns out not finite, or a row that
- * turns out bad, changes those weights where it is left out; the window is then emptied and run
- * again without it. */
+/* run.c - a training run in pieces: what it consists of, its epochs, and the boundary of a window.
+ * How a window is filled is fill.c's. */
 #include "train/train.h"
 
 #include <math.h>
@@ -58,18 +54,39 @@ cleanup:
     return st;
 }
 
-accrue_status acr_register_params(accrue_window *w, acr_model *m, accrue_error *err)
+static accrue_status register_shared(accrue_window *w, const acr_model *m, const acr_param *p,
+                                     accrue_comm *comm, int64_t *cut, accrue_error *err)
+{
+    const acr_share own = acr_model_share(m, p);
+    const int64_t n = p->rows * p->cols;
+
+    for (int r = 0; r <= m->sharding.ranks; r++) {
+        int64_t at = p->group->cut[r] - p->offset;
+        cut[r] = at < 0 ? 0 : at < n ? at : n;
+    }
+    return acr_window_add_shared(w, p->name, m->real, &own, p->rows, p->cols, comm, cut, err);
+}
+
+accrue_status acr_register_params(accrue_window *w, acr_model *m, accrue_comm *comm,
+                                  accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
+    const size_t n = (size_t)m->sharding.ranks + 1;
+    int64_t *cut = acr_calloc(n, sizeof *cut);
 
+    if (!cut)
+        return acr_enomem(err, n * sizeof *cut, "the window");
     for (int i = 0; i < m->n_params; i++) {
         acr_param *p = &m->params[i];
-        if (p->trainable)
+        if (p->trainable && m->sharding.ranks > 1)
+            ACR_TRY(register_shared(w, m, p, comm, cut, err));
+        else if (p->trainable)
             ACR_TRY(acr_window_add_accumulated(w, p->name, m->real, p->master, p->grad, p->rows,
                                                p->cols, err));
     }
 
 cleanup:
+    acr_free(cut);
     return st;
 }
 
@@ -83,6 +100,7 @@ accrue_status acr_emit(accrue_run *run, accrue_event_kind kind, const accrue_met
 
     if (!run->cb)
         return ACCRUE_OK;
+    e.rank = run->rank;
     e.resumed = run->resumed;
     e.epoch = run->epoch;
     e.global_step = run->window ? accrue_window_global_step(run->window) : 0;
@@ -114,8 +132,10 @@ accrue_status acr_emit(accrue_run *run, accrue_event_kind kind, const accrue_met
     if (!run->obeys || answer < ACCRUE_SAVE || answer > ACCRUE_GIVE_UP_AND_STOP)
         return acr_fail(err, ACCRUE_ECANCELED, "stopped by the caller at optimizer step %lld",
                         (long long)e.global_step);
-    if (answer > run->request)
-        run->request = answer;
+    if (answer > run->asked)
+        run->asked = answer;
+    if (run->ranks == 1)
+        run->request = run->asked;
     return ACCRUE_OK;
 }
 
@@ -129,6 +149,26 @@ accrue_status acr_notice(accrue_run *run, accrue_error *err, const char *format,
     va_end(args);
     acr_text(text, sizeof text, raw);
     return acr_emit(run, ACCRUE_EVENT_NOTICE, NULL, text, err);
+}
+
+accrue_status acr_run_result(accrue_run *run, accrue_status st, const accrue_error *why,
+                             accrue_error *err)
+{
+    accrue_error e = *why;
+
+    if (st && !run->agreed)
+        st = acr_comm_fail(run->comm, st, &e);
+    return st ? acr_fail(err, st, "%s", e.message) : ACCRUE_OK;
+}
+
+accrue_metrics acr_run_no_metrics(const accrue_run *run)
+{
+    const acr_loss_spec *loss = &run->setup.eagle3.loss;
+    accrue_metrics m = {.n_steps = run->opt.ttt_steps, .n_terms = loss->mixed ? loss->n_terms : 0};
+
+    for (int i = 0; i < m.n_terms; i++)
+        m.term_name[i] = acr_loss_name(loss->kind[i]);
+    return m;
 }
 
 /* Opening --------------------------------------------------------------------------------- */
@@ -187,6 +227,8 @@ static accrue_status measure(accrue_run *run, accrue_error *err)
     st = acr_eagle3_forward(&result, run->setup.model, &run->tape, b, &run->setup.eagle3, scale,
                             err);
     if (!st)
+        st = acr_dist_plan(run->dist, &run->tape, err);
+    if (!st)
         acr_tape_backward(&run->tape);
     acr_tape_measure(&run->tape, false);
     if (!st && !acr_arena_reserve(&run->tape.arena, run->tape.arena.high))
@@ -209,7 +251,7 @@ static int64_t predicted_peak(const accrue_run *run)
 
     for (int i = 0; i < m->n_params; i++)
         if (m->params[i].trainable)
-            moments += 2 * real * m->params[i].rows * m->params[i].cols;
+            moments += 2 * real * acr_model_share(m, &m->params[i]).n;
     /* Live bytes hold masters, accumulators, copies and the arena; the loader keeps two
      * micro-batches. */
     return (int64_t)acr_allocated_bytes() + moments + 2 * rows * width * real + mapped + program;
@@ -220,12 +262,13 @@ static accrue_status open_window(accrue_run *run, accrue_error *err)
     accrue_status st = ACCRUE_OK;
     accrue_window_options w = run->opt.window;
 
+    w.gradient_accumulation_steps = run->window_n;
     w.total_steps = run->plan.schedule_total_steps;
     w.warmup_steps = run->plan.warmup_steps;
     if (!w.muon_ns_dtype)
         w.muon_ns_dtype = run->opt.compute;
     ACR_TRY(accrue_window_create(&run->window, &w, err));
-    ACR_TRY(acr_register_params(run->window, run->setup.model, err));
+    ACR_TRY(acr_register_params(run->window, run->setup.model, run->comm, err));
 
 cleanup:
     return st;
@@ -242,62 +285,162 @@ static void describe_model(accrue_run *run)
     run->plan.vocab_built = run->setup.vocab_built;
 }
 
-accrue_status accrue_run_open(accrue_run **out, const accrue_train_options *opt, accrue_event_cb cb,
-                              void *payload, accrue_error *err)
+/* What belongs to the run itself, with the set-up done. */
+static accrue_status open_parts(accrue_run *run, accrue_error *err)
 {
-    return acr_run_open(out, opt, NULL, cb, payload, err);
+    accrue_status st = ACCRUE_OK;
+    const accrue_train_options *opt = &run->opt;
+    const acr_dist_options dist = {.defer_reduce = opt->defer_reduce,
+                                   .reproducible = opt->reproducible};
+    acr_batch_shape masks = run->setup.shape;
+    int64_t n = opt->window.gradient_accumulation_steps, window = run->window_n;
+
+    /* A short window at most. */
+    n = n < run->plan.max_epoch_micro_batches ? n : run->plan.max_epoch_micro_batches;
+    window =
+        window < run->plan.max_epoch_micro_batches ? window : run->plan.max_epoch_micro_batches;
+    run->counts = acr_calloc((size_t)n, sizeof *run->counts);
+    if (!run->counts)
+        return acr_enomem(err, (size_t)n * sizeof *run->counts, "the window's plan");
+    ACR_TRY(acr_fill_create(&run->fill, run, window, err));
+    ACR_TRY(acr_dist_create(&run->dist, run->setup.model, run->comm, &dist, err));
+    ACR_TRY(acr_tape_init(&run->tape, opt->compute, err));
+    masks.hidden_size = 0; /* masks alone: no states */
+    ACR_TRY(acr_batch_alloc(&run->masks, &masks, opt->total_seq_len, err));
+    ACR_TRY(open_window(run, err));
+    ACR_TRY(measure(run, err));
+    run->plan.peak_bytes = predicted_peak(run);
+
+cleanup:
+    return st;
+}
+
+static accrue_status open_loader(accrue_run *run, accrue_error *err)
+{
+    const acr_loader_options loader = {.states_dir = run->setup.states_dir,
+                                       .shape = run->setup.shape,
+                                       .lock_timeout = run->opt.lock_timeout,
+                                       .waiting = acr_run_waiting,
+                                       .ctx = run};
+
+    return acr_loader_create(&run->loader, run->setup.data, &loader, err);
+}
+
+static void set_ranks(accrue_run *run, const accrue_train_options *opt)
+{
+    const int64_t n = opt->window.gradient_accumulation_steps;
+
+    run->comm = opt->comm;
+    run->rank = accrue_comm_rank(opt->comm);
+    run->ranks = accrue_comm_size(opt->comm);
+    run->window_n = n * run->ranks;
+    run->turns = (acr_turns){.n = n, .rank = run->rank, .ranks = run->ranks};
+}
+
+/* Ranks that read other data, or packed it otherwise, would train on windows that do not exist. */
+static accrue_status check_alike(accrue_run *run, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    const acr_vocab *v = &run->setup.model->vocab;
+    acr_epoch first = {0};
+
+    if (run->ranks == 1)
+        return ACCRUE_OK;
+    run->data_fingerprint = acr_epochs_fingerprint(&run->epochs, run->setup.data);
+    run->fingerprinted = true;
+    ACR_TRY(acr_epochs_train(&first, &run->epochs, 0, err));
+    ACR_TRY(acr_agree_equal(run->comm, "the data set's fingerprint", run->data_fingerprint, err));
+    ACR_TRY(
+        acr_agree_equal(run->comm, "the order of the first epoch", acr_epoch_hash(&first), err));
+    ACR_TRY(acr_agree_equal(
+        run->comm, "the vocabulary map",
+        v->d2t ? acr_hash_bytes(v->d2t, (size_t)v->draft_vocab_size * sizeof *v->d2t, 0) : 0, err));
+
+cleanup:
+    acr_epoch_free(&first);
+    return st;
+}
+
+/* What all ranks do together, or at least in the same order. */
+static accrue_status open_together(accrue_run *run, const accrue_train_options *opt,
+                                   const char *from, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    ACR_TRY(acr_epochs_open(&run->epochs, opt, run->setup.data, run->setup.states_dir,
+                            &run->setup.shape, from, err));
+    ACR_TRY(acr_epochs_plan(&run->plan, &run->epochs, opt, err));
+    describe_model(run);
+    ACR_TRY(check_alike(run, err));
+    ACR_TRY(open_parts(run, err));
+    ACR_TRY(open_loader(run, err));
+    ACR_TRY(acr_dist_refresh(run->dist, err));
+
+cleanup:
+    return st;
+}
+
+static accrue_status open_alone(accrue_run *run, const accrue_train_options *opt, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    ACR_TRY(acr_setup_open(&run->setup, opt, err));
+    ACR_TRY(keep_options(run, opt, err));
+
+cleanup:
+    return st;
 }
 
 accrue_status acr_run_open(accrue_run **out, const accrue_train_options *opt, const char *from,
                            accrue_event_cb cb, void *payload, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    acr_loader_options loader = {0};
-    acr_batch_shape masks = {0};
+    accrue_error why = {0};
     accrue_run *run = acr_calloc(1, sizeof *run);
-    size_t n = 0;
 
     *out = NULL;
-    if (!run)
-        return acr_enomem(err, sizeof *run, "the run");
+    if (!run) {
+        st = acr_enomem(&why, sizeof *run, "the run");
+        st = acr_comm_fail(opt->comm, st, &why);
+        return acr_fail(err, st, "%s", why.message);
+    }
     run->cb = cb;
     run->payload = payload;
     run->started = acr_seconds();
     run->epoch = run->best_epoch = run->superseded = run->listed = -1;
     run->origin_epoch = -1;
     run->generation = 1;
-    ACR_TRY(acr_setup_open(&run->setup, opt, err));
-    ACR_TRY(keep_options(run, opt, err));
-    ACR_TRY(acr_epochs_open(&run->epochs, opt, run->setup.data, run->setup.states_dir,
-                            &run->setup.shape, from, err));
-    ACR_TRY(acr_epochs_plan(&run->plan, &run->epochs, opt, err));
-    describe_model(run);
-    n = (size_t)opt->window.gradient_accumulation_steps;
-    if (n > (size_t)run->plan.max_epoch_micro_batches)
-        n = (size_t)run->plan.max_epoch_micro_batches; /* a short window at most */
-    run->counts = acr_calloc(n, sizeof *run->counts);
-    if (!run->counts) {
-        st = acr_enomem(err, n * sizeof *run->counts, "the window's plan");
-        goto cleanup;
+    set_ranks(run, opt);
+    st = open_alone(run, opt, &why);
+    st = acr_agree(run->comm, "opening the run", st, &why);
+    run->agreed = st != ACCRUE_OK;
+    if (!st)
+        st = open_together(run, opt, from, &why);
+    st = acr_run_result(run, st, &why, err);
+    if (!st) {
+        *out = run;
+        run = NULL;
     }
-    ACR_TRY(acr_tape_init(&run->tape, opt->compute, err));
-    masks = run->setup.shape;
-    masks.hidden_size = 0; /* masks alone: no states */
-    ACR_TRY(acr_batch_alloc(&run->masks, &masks, opt->total_seq_len, err));
-    ACR_TRY(open_window(run, err));
-    ACR_TRY(measure(run, err));
-    run->plan.peak_bytes = predicted_peak(run);
-    loader.states_dir = run->setup.states_dir;
-    loader.shape = run->setup.shape;
-    loader.lock_timeout = opt->lock_timeout;
-    loader.waiting = acr_run_waiting;
-    loader.ctx = run;
-    ACR_TRY(acr_loader_create(&run->loader, run->setup.data, &loader, err));
-    *out = run;
-    run = NULL;
+    accrue_run_free(run);
+    return st;
+}
+
+accrue_status accrue_run_open(accrue_run **out, const accrue_train_options *given,
+                              accrue_event_cb cb, void *payload, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    accrue_train_options opt;
+
+    *out = NULL;
+    ACR_TRY(acr_train_options_check(given, err));
+    if (given->ranks > 1)
+        return acr_fail(err, ACCRUE_EINVAL,
+                        "--ranks: %d; a run in pieces is one rank: give each its `comm`",
+                        given->ranks);
+    acr_train_options_resolve(&opt, given);
+    st = acr_run_open(out, &opt, NULL, cb, payload, err);
 
 cleanup:
-    accrue_run_free(run);
     return st;
 }
 
@@ -313,6 +456,8 @@ void accrue_run_free(accrue_run *run)
     acr_free(run->saving_dir);
     json_decref(run->configuration);
     acr_loader_free(run->loader);
+    acr_dist_free(run->dist);
+    acr_fill_free(run->fill);
     accrue_window_free(run->window);
     acr_tape_free(&run->tape);
     acr_batch_free(&run->masks);
@@ -333,54 +478,12 @@ const accrue_train_plan *accrue_run_plan(const accrue_run *run)
     return &run->plan;
 }
 
-/* Windows --------------------------------------------------------------------------------- */
-
-accrue_status acr_count_rows(accrue_run *run, const acr_epoch *e, int64_t i, int64_t *counts,
-                             accrue_error *err)
-{
-    accrue_status st = acr_batch_masks(&run->masks, &run->setup.shape, run->setup.data,
-                                       e->rows + e->begin[i], e->begin[i + 1] - e->begin[i], err);
-
-    if (!st)
-        acr_eagle3_counts(&run->masks, &run->setup.eagle3, counts);
-    return st;
-}
-
-/* Whether nothing of a micro-batch takes part: it is not finite, or all its rows are bad. */
-static bool is_left_out(const accrue_run *run, int64_t i)
-{
-    return run->excluded[i] || run->current.begin[i] == run->current.begin[i + 1];
-}
-
-/* Denominators of the window from run->window_first on; what is left out counts for none. */
-static accrue_status plan_window(accrue_run *run, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    const int64_t n = run->opt.window.gradient_accumulation_steps;
-    int64_t left = run->used - run->window_first;
-
-    run->window_size = left < n ? left : n;
-    run->window_live = 0;
-    memset(run->window_counts, 0, sizeof run->window_counts);
-    memset(&run->window_metrics, 0, sizeof run->window_metrics);
-    for (int64_t i = 0; i < run->window_size; i++) {
-        memset(run->counts[i], 0, sizeof run->counts[i]);
-        if (is_left_out(run, run->window_first + i))
-            continue;
-        ACR_TRY(acr_count_rows(run, &run->current, run->window_first + i, run->counts[i], err));
-        run->window_live++;
-        for (int k = 0; k < run->opt.ttt_steps; k++)
-            run->window_counts[k] += run->counts[i][k];
-    }
-
-cleanup:
-    return st;
-}
+/* Epochs ---------------------------------------------------------------------------------- */
 
 /* Whether --max-steps ends this epoch before its last window. */
 static bool cut_short(const accrue_run *run)
 {
-    const int64_t n = run->opt.window.gradient_accumulation_steps;
+    const int64_t n = run->window_n;
 
     return run->opt.max_steps &&
            accrue_window_global_step(run->window) + (run->used - run->next) / n >
@@ -389,7 +492,7 @@ static bool cut_short(const accrue_run *run)
 
 int64_t acr_run_used(const accrue_run *run, int64_t micro_batches)
 {
-    const int64_t n = run->opt.window.gradient_accumulation_steps;
+    const int64_t n = run->window_n;
 
     return run->opt.accumulation_tail == ACCRUE_TAIL_DROP ? micro_batches / n * n : micro_batches;
 }
@@ -415,15 +518,10 @@ static accrue_status begin_left_out(accrue_run *run, accrue_error *err)
     return ACCRUE_OK;
 }
 
-accrue_status accrue_run_epoch(accrue_run *run, int64_t epoch, accrue_error *err)
-{
-    return acr_run_epoch_from(run, epoch, 0, err);
-}
-
-accrue_status acr_run_epoch_from(accrue_run *run, int64_t epoch, int64_t from, accrue_error *err)
+static accrue_status begin_epoch(accrue_run *run, int64_t epoch, int64_t from, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    const int64_t n = run->opt.window.gradient_accumulation_steps;
+    const int64_t n = run->window_n;
 
     if (epoch < 0 || epoch >= run->opt.epochs)
         return acr_fail(err, ACCRUE_EINVAL, "epoch %lld, 0 to %lld expected", (long long)epoch,
@@ -431,7 +529,8 @@ accrue_status acr_run_epoch_from(accrue_run *run, int64_t epoch, int64_t from, a
     acr_loader_stop(run->loader);
     /* A window's micro-batches are of one epoch: what an abandoned one has gathered is dropped. */
     acr_window_zero(run->window);
-    run->failed = false;
+    acr_fill_reset(run->fill);
+    run->failed = run->agreed = false;
     run->used = run->next = 0;
     acr_epoch_free(&run->current);
     ACR_TRY(acr_epochs_train(&run->current, &run->epochs, epoch, err));
@@ -448,7 +547,7 @@ accrue_status acr_run_epoch_from(accrue_run *run, int64_t epoch, int64_t from, a
         run->next = run->used;
         goto cleanup;
     }
-    ACR_TRY(acr_loader_start(run->loader, &run->current, run->next, run->used, err));
+    ACR_TRY(acr_run_start_loader(run, err));
     ACR_TRY(acr_emit(run, ACCRUE_EVENT_EPOCH, NULL, NULL, err));
     if (run->used < run->current.n && !cut_short(run))
         ACR_TRY(acr_notice(run, err,
@@ -459,6 +558,19 @@ accrue_status acr_run_epoch_from(accrue_run *run, int64_t epoch, int64_t from, a
 
 cleanup:
     return st;
+}
+
+accrue_status acr_run_epoch_from(accrue_run *run, int64_t epoch, int64_t from, accrue_error *err)
+{
+    accrue_error why = {0};
+    accrue_status st = begin_epoch(run, epoch, from, &why);
+
+    return acr_run_result(run, st, &why, err);
+}
+
+accrue_status accrue_run_epoch(accrue_run *run, int64_t epoch, accrue_error *err)
+{
+    return acr_run_epoch_from(run, epoch, 0, err);
 }
 
 bool accrue_run_next(const accrue_run *run)
@@ -479,173 +591,30 @@ const char *acr_row_list(char out[256], const acr_batch *b)
     return out;
 }
 
-/* One micro-batch into the open window. */
-static accrue_status run_one(accrue_run *run, int64_t i, accrue_metrics *metrics, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    const acr_batch *b = NULL;
-    acr_weighting w = {0};
-    accrue_error inner = {0};
-    double start = acr_seconds();
-    char rows[256];
-
-    memset(metrics, 0, sizeof *metrics);
-    ACR_TRY(acr_loader_next(&b, run->loader, err));
-    run->data_seconds += acr_seconds() - start;
-    start = acr_seconds();
-    if (is_left_out(run, i)) {
-        ACR_TRY(acr_window_count(run->window, 0.0, false, err));
-        metrics->error_records = run->dropped[i];
-        run->window_metrics.error_records += run->dropped[i];
-        goto cleanup;
-    }
-    acr_weigh(&w, &run->setup.eagle3, run->opt.window.loss_normalization,
-              run->counts[i - run->window_first], run->window_counts, run->window_live);
-    st = acr_micro_batch(metrics, run->setup.model, &run->tape, b, &run->setup.eagle3, &w, true,
-                         &inner);
-    if (!st)
-        st = acr_window_count(run->window,
-                              metrics->loss_sum / (metrics->loss_total * (double)run->window_live),
-                              w.has_weight, &inner);
-    if (st == ACCRUE_ENUMERIC)
-        acr_fail(err, st,
-                 "optimizer step %lld, epoch %lld, micro-batch %lld of the epoch (rows %s): %s",
-                 (long long)accrue_window_global_step(run->window) + 1, (long long)run->epoch + 1,
-                 (long long)i, acr_row_list(rows, b), inner.message);
-    else if (st)
-        acr_fail(err, st, "%s", inner.message);
-    metrics->error_records = run->dropped[i];
-    if (!st)
-        accrue_metrics_add(&run->window_metrics, metrics);
-    run->compute_seconds += acr_seconds() - start;
-
-cleanup:
-    return st;
-}
-
-/* Its micro-batches run again: each counts once. */
-static void empty_window(accrue_run *run)
-{
-    acr_window_counters c = acr_window_get_counters(run->window);
-
-    c.micro_batches -= acr_window_filled(run->window);
-    acr_window_zero(run->window);
-    acr_window_set_counters(run->window, &c);
-}
-
-/* Empties the window and runs it again up to and with micro-batch `last`, without those excluded;
- * *at is the one that it ends with or fails at. */
-static accrue_status run_again(accrue_run *run, int64_t last, int64_t *at, accrue_metrics *metrics,
-                               accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-
-    empty_window(run);
-    ACR_TRY(plan_window(run, err));
-    ACR_TRY(acr_loader_start(run->loader, &run->current, run->window_first, run->used, err));
-    for (*at = run->window_first; *at <= last; ++*at)
-        ACR_TRY(run_one(run, *at, metrics, err));
-
-cleanup:
-    return st;
-}
-
-static accrue_status skip(accrue_run *run, int64_t i, const accrue_error *why, accrue_error *err)
-{
-    run->excluded[i] = true;
-    run->skipped_nonfinite++;
-    return acr_notice(run, err, "skipped: %s", why->message);
-}
-
-accrue_status accrue_run_forward_backward(accrue_run *run, accrue_metrics *out, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    accrue_metrics metrics;
-    accrue_error why = {0};
-    int64_t i = run->next, at = i;
-
-    if (out)
-        memset(out, 0, sizeof *out);
-    if (run->failed)
-        return acr_fail(err, ACCRUE_ESTATE, "epoch %lld ended with an error; begin another",
-                        (long long)run->epoch + 1);
-    if (!accrue_run_next(run))
-        return acr_fail(err, ACCRUE_ESTATE, "no micro-batch is left in this epoch");
-    run->failed = true; /* until this micro-batch is counted */
-    run->wait_ended = false;
-    acr_window_begin(run->window);
-    if (acr_window_filled(run->window) == 0) {
-        run->window_first = i;
-        run->window_skipped = run->skipped_nonfinite;
-        run->data_seconds = run->compute_seconds = run->optimizer_seconds = 0;
-        ACR_TRY(plan_window(run, err));
-    }
-    st = run_one(run, i, &metrics, &why);
-    /* Without one micro-batch the others weigh more, and another may overflow that did not before:
-     * each pass excludes one more, or at least one row. */
-    for (int64_t tries = 0; st && tries < run->window_size;) {
-        if (acr_loader_fault(run->loader)) {
-            ACR_TRY(acr_run_leave_out(run, &run->current, run->window_first,
-                                      run->window_first + run->window_size, run->dropped, err));
-        } else if (st == ACCRUE_ENUMERIC && run->opt.on_nonfinite == ACCRUE_POLICY_SKIP) {
-            ACR_TRY(skip(run, at, &why, err));
-            tries++;
-        } else {
-            break;
-        }
-        st = run_again(run, i, &at, &metrics, &why);
-    }
-    if (st && run->wait_ended)
-        acr_run_abandon(run);
-    else if (st)
-        acr_window_zero(run->window);
-    run->failed = st && !run->wait_ended;
-    if (st) {
-        acr_fail(err, st, "%s", why.message);
-        goto cleanup;
-    }
-    run->passed = 0;
-    run->next = i + 1;
-    if (run->next == run->used)
-        acr_window_close_short(run->window);
-    if (out)
-        *out = metrics;
-    ACR_TRY(acr_emit(run, ACCRUE_EVENT_MICRO_BATCH, &metrics, NULL, err));
-
-cleanup:
-    return st;
-}
-
-void acr_run_abandon(accrue_run *run)
-{
-    empty_window(run);
-    run->next = run->window_first;
-    run->skipped_nonfinite = run->window_skipped;
-    run->failed = false;
-}
+/* The boundary ---------------------------------------------------------------------------- */
 
 accrue_status accrue_run_clip(accrue_run *run, double *norm, accrue_error *err)
 {
     double start = acr_seconds();
     double value = 0;
-    accrue_error why = {0};
-    accrue_status st = accrue_window_clip(run->window, &value, &why);
+    accrue_error inner = {0}, why = {0};
+    accrue_status st = accrue_window_clip(run->window, &value, &inner);
 
     if (st == ACCRUE_ENUMERIC)
-        acr_fail(err, st, "optimizer step %lld, epoch %lld, micro-batches %lld to %lld: %s",
+        acr_fail(&why, st, "optimizer step %lld, epoch %lld, micro-batches %lld to %lld: %s",
                  (long long)accrue_window_global_step(run->window) + 1, (long long)run->epoch + 1,
-                 (long long)run->window_first, (long long)run->next - 1, why.message);
+                 (long long)run->window_first, (long long)run->next - 1, inner.message);
     else if (st)
-        acr_fail(err, st, "%s", why.message);
+        why = inner;
     if (accrue_window_at_boundary(run->window))
         run->norm = value;
     if (norm)
         *norm = value;
     run->optimizer_seconds += acr_seconds() - start;
-    return st;
+    return acr_run_result(run, st, &why, err);
 }
 
-accrue_status accrue_run_step(accrue_run *run, bool *stepped, accrue_error *err)
+static accrue_status take_step(accrue_run *run, bool *stepped, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     double start = acr_seconds();
@@ -667,7 +636,7 @@ accrue_status accrue_run_step(accrue_run *run, bool *stepped, accrue_error *err)
     if (stepped)
         *stepped = did;
     if (did) {
-        acr_model_refresh(run->setup.model);
+        ACR_TRY(acr_dist_refresh(run->dist, err));
         run->optimizer_seconds += acr_seconds() - start;
         ACR_TRY(acr_emit(run, ACCRUE_EVENT_STEP, &run->window_metrics, NULL, err));
     } else if (empty > run->empty_told) {
@@ -682,6 +651,14 @@ accrue_status accrue_run_step(accrue_run *run, bool *stepped, accrue_error *err)
 
 cleanup:
     return st;
+}
+
+accrue_status accrue_run_step(accrue_run *run, bool *stepped, accrue_error *err)
+{
+    accrue_error why = {0};
+    accrue_status st = take_step(run, stepped, &why);
+
+    return acr_run_result(run, st, &why, err);
 }
 
 void accrue_run_lr_step(accrue_run *run)

@@ -178,8 +178,11 @@ static accrue_status open_model(acr_setup *s, opening *o, accrue_error *err)
     const accrue_train_options *opt = o->opt;
     acr_weights *w = NULL;
     int64_t positions = opt->total_seq_len + opt->ttt_steps + 1;
+    const acr_sharding shares = {.rank = accrue_comm_rank(opt->comm),
+                                 .ranks = accrue_comm_size(opt->comm)};
 
-    ACR_TRY(acr_model_create(&s->model, &o->config, &o->vocab, opt->compute, positions, NULL, err));
+    ACR_TRY(acr_model_create(&s->model, &o->config, &o->vocab, opt->compute, positions,
+                             opt->fsdp_shard ? &shares : NULL, err));
     if (o->checkpoint) {
         w = o->checkpoint;
         o->checkpoint = NULL; /* the model's from here on */

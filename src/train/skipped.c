@@ -216,10 +216,10 @@ static accrue_status add_rows(text *t, const acr_epochs *e, int64_t first, accru
     return st;
 }
 
-accrue_status acr_bad_rows_text(char **out, const acr_epochs *e, accrue_error *err)
+accrue_status acr_bad_rows_text(char **out, const acr_epochs *e, int64_t first, accrue_error *err)
 {
     text t = {0};
-    accrue_status st = add_rows(&t, e, 0, err);
+    accrue_status st = add_rows(&t, e, first, err);
 
     *out = st ? NULL : t.s;
     if (st)
@@ -299,7 +299,7 @@ cleanup:
 accrue_status acr_bad_rows_list(accrue_run *run, accrue_error *err)
 {
     accrue_error why = {0};
-    accrue_status st = list_bad_rows(run, &why);
+    accrue_status st = run->rank ? ACCRUE_OK : list_bad_rows(run, &why);
 
     if (st && st != ACCRUE_ENOMEM && run->opt.on_save_error == ACCRUE_POLICY_SKIP)
         return acr_notice(run, err, "rows left out are not listed, training goes on: %s",
@@ -347,6 +347,23 @@ cleanup:
     return st;
 }
 
+accrue_status acr_bad_rows_take(acr_epochs *e, const char *lines, size_t bytes, const char *path,
+                                accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    for (const char *p = lines, *end = p + bytes; p < end;) {
+        const char *stop = memchr(p, '\n', (size_t)(end - p));
+        if (!stop)
+            stop = end;
+        ACR_TRY(read_line(e, p, (size_t)(stop - p), path, err));
+        p = stop + 1;
+    }
+
+cleanup:
+    return st;
+}
+
 accrue_status acr_bad_rows_read(acr_epochs *e, const char *dir, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
@@ -357,13 +374,8 @@ accrue_status acr_bad_rows_read(acr_epochs *e, const char *dir, accrue_error *er
         return acr_enomem(err, strlen(dir), "a path");
     if (acr_is_file(path))
         ACR_TRY(acr_map_open(&map, path, err));
-    for (const char *p = (const char *)map.data, *end = p + map.bytes; p < end;) {
-        const char *stop = memchr(p, '\n', (size_t)(end - p));
-        if (!stop)
-            stop = end;
-        ACR_TRY(read_line(e, p, (size_t)(stop - p), path, err));
-        p = stop + 1;
-    }
+    if (map.bytes)
+        ACR_TRY(acr_bad_rows_take(e, (const char *)map.data, map.bytes, path, err));
 
 cleanup:
     acr_map_close(&map);
@@ -461,27 +473,70 @@ static accrue_status on_other_fault(const accrue_fault *f, void *ctx, accrue_err
     return f->kind == ACCRUE_FAULT_LOCKED ? ACCRUE_OK : on_fault(f, ctx, err);
 }
 
-accrue_status acr_run_leave_out(accrue_run *run, acr_epoch *e, int64_t from, int64_t to,
-                                int64_t *dropped, accrue_error *err)
+/* What this rank makes of the fault that its loader met with, if any. */
+static accrue_status judge_own(accrue_run *run, acr_epoch *e, int64_t from, int64_t to,
+                               int64_t *dropped, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    const accrue_fault fault = *acr_loader_fault(run->loader);
+    const accrue_fault *found = acr_loader_fault(run->loader);
+    const accrue_fault fault = found ? *found : (accrue_fault){0};
     judge j = {.run = run,
                .sweep = {.data = run->setup.data,
                          .states_dir = run->setup.states_dir,
                          .shape = run->setup.shape}};
 
     acr_loader_stop(run->loader); /* which reads `e` */
+    if (!found)
+        return ACCRUE_OK;
     ACR_TRY(on_fault(&fault, &j, err));
     acr_epochs_drop_bad(e, &run->epochs, dropped);
     ACR_TRY(acr_sweep_rows(&j.sweep, e->rows + e->begin[from], e->begin[to] - e->begin[from],
                            on_other_fault, &j, err));
-    acr_epochs_drop_bad(e, &run->epochs, dropped);
 
 cleanup:
+    return st;
+}
+
+/* Leaves out what other ranks have found, too. */
+static accrue_status take_others(accrue_run *run, int64_t known, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    char *own = NULL, *all = NULL;
+    int64_t told = run->epochs.n_bad;
+
+    if (run->ranks == 1)
+        return ACCRUE_OK;
+    ACR_TRY(acr_bad_rows_text(&own, &run->epochs, known, err));
+    ACR_TRY(acr_agree_texts(&all, run->comm, "the rows at fault", own, err));
+    st = acr_bad_rows_take(&run->epochs, all, strlen(all), "the ranks' lists", err);
+    run->stopped_by_row = st && st != ACCRUE_ENOMEM;
+    for (; told < run->epochs.n_bad && !st; told++)
+        st = tell_row(run, &run->epochs.left_out[told], err);
+
+cleanup:
+    acr_free(own);
+    acr_free(all);
+    return st;
+}
+
+accrue_status acr_run_leave_out(accrue_run *run, acr_epoch *e, int64_t from, int64_t to,
+                                int64_t *dropped, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK, listed = ACCRUE_OK;
+    const int64_t known = run->epochs.n_bad;
+    accrue_error why = {0};
+
+    st = acr_agree(run->comm, "rows at fault", judge_own(run, e, from, to, dropped, &why), &why);
+    run->agreed = st && run->ranks > 1;
+    if (!st)
+        st = take_others(run, known, &why);
+    else
+        run->stopped_by_row = run->stopped_by_row || (run->agreed && st != ACCRUE_ENOMEM);
+    acr_epochs_drop_bad(e, &run->epochs, dropped);
+    if (st)
+        acr_fail(err, st, "%s", why.message);
     if (run->listed >= 0) { /* a run that writes nothing else lists nothing */
-        accrue_error why = {0};
-        accrue_status listed = acr_bad_rows_list(run, &why);
+        listed = acr_bad_rows_list(run, &why);
         if (listed && !st)
             st = acr_fail(err, listed, "%s", why.message);
     }

@@ -52,6 +52,7 @@ static const field fields[] = {
      .flag = "--gradient-accumulation-steps",
      .optional = true,
      .least = 1},
+    {.name = "ranks", .at = AT(ranks), .optional = true, .least = 1},
     {.name = "total_seq_len", .at = AT(total_seq_len), .flag = "--total-seq-len"},
     {.name = "seed", .kind = HASH, .at = AT(seed), .flag = "--seed"},
     {.name = "loss_normalization",
@@ -193,17 +194,36 @@ cleanup:
     return st;
 }
 
+/* On another number of ranks the window stays what it was. */
+static accrue_status agrees_in_window(const acr_training_state *saved,
+                                      const acr_training_state *run, const char *dir,
+                                      accrue_error *err)
+{
+    if (saved->ranks == run->ranks || saved->gradient_accumulation_steps * saved->ranks ==
+                                          run->gradient_accumulation_steps * run->ranks)
+        return ACCRUE_OK;
+    return acr_fail(err, ACCRUE_EMISMATCH,
+                    "Cannot resume: %s: a window is %lld micro-batches "
+                    "(\"gradient_accumulation_steps\" %lld on %lld ranks), this run's is %lld "
+                    "(--gradient-accumulation-steps %lld on %lld)",
+                    dir, (long long)(saved->gradient_accumulation_steps * saved->ranks),
+                    (long long)saved->gradient_accumulation_steps, (long long)saved->ranks,
+                    (long long)(run->gradient_accumulation_steps * run->ranks),
+                    (long long)run->gradient_accumulation_steps, (long long)run->ranks);
+}
+
 accrue_status acr_training_state_agrees(const acr_training_state *saved,
                                         const acr_training_state *run, const char *dir,
                                         accrue_error *err)
 {
-    accrue_status st = ACCRUE_OK;
+    accrue_status st = agrees_in_window(saved, run, dir, err);
 
     for (int i = 0; i < ACR_COUNT(fields) && !st; i++) {
         const field *f = &fields[i];
         json_t *theirs = NULL, *ours = NULL;
         char *a = NULL, *b = NULL;
-        if (!f->flag || count_of(saved, f) == count_of(run, f))
+        if (!f->flag || count_of(saved, f) == count_of(run, f) ||
+            (f->at == AT(gradient_accumulation_steps) && saved->ranks != run->ranks))
             continue;
         theirs = field_json(saved, f);
         ours = field_json(run, f);
@@ -250,33 +270,35 @@ uint64_t acr_epoch_hash(const acr_epoch *e)
 
 /* state.safetensors ----------------------------------------------------------------------- */
 
-void acr_state_arrays_free(acr_state_arrays *a)
+void acr_state_arrays_free(acr_state_arrays *all)
 {
-    for (int i = 0; i < a->n; i++)
-        acr_free((void *)(uintptr_t)a->t[i].name);
-    acr_free(a->t);
-    memset(a, 0, sizeof *a);
+    for (int i = 0; i < all->n; i++)
+        acr_free((void *)(uintptr_t)all->a[i].t.name);
+    acr_free(all->a);
+    memset(all, 0, sizeof *all);
 }
 
-static bool add_array(acr_state_arrays *a, const acr_model *m, const acr_param *p, const char *what,
-                      const void *data)
+static bool add_array(acr_state_arrays *all, const acr_model *m, const acr_param *p,
+                      const char *what, void *data, int64_t begin, int64_t n)
 {
-    size_t bytes = (size_t)(p->rows * p->cols) * acr_dtype_bytes(m->real);
-    acr_tensor t = {.name = acr_sprintf("%s.%s", p->name, what),
-                    .dtype = m->real,
-                    .n_dims = p->n_dims,
-                    .dims = {p->rows, p->cols},
-                    .data = data,
-                    .bytes = bytes};
+    acr_state_array a = {.t = {.name = acr_sprintf("%s.%s", p->name, what),
+                               .dtype = m->real,
+                               .n_dims = p->n_dims,
+                               .dims = {p->rows, p->cols},
+                               .bytes = (size_t)(p->rows * p->cols) * acr_dtype_bytes(m->real)},
+                         .param = p,
+                         .data = data,
+                         .begin = begin,
+                         .n = n};
 
-    if (t.name)
-        a->t[a->n++] = t;
-    return t.name;
+    if (a.t.name)
+        all->a[all->n++] = a;
+    return a.t.name;
 }
 
 static int by_name(const void *a, const void *b)
 {
-    return strcmp(((const acr_tensor *)a)->name, ((const acr_tensor *)b)->name);
+    return strcmp(((const acr_state_array *)a)->t.name, ((const acr_state_array *)b)->t.name);
 }
 
 accrue_status acr_state_collect(acr_state_arrays *out, acr_model *m, const accrue_window *w,
@@ -287,20 +309,24 @@ accrue_status acr_state_collect(acr_state_arrays *out, acr_model *m, const accru
     bool fine = true;
 
     memset(out, 0, sizeof *out);
-    out->t = acr_calloc((size_t)capacity, sizeof *out->t);
-    fine = out->t;
-    for (int i = 0; i < m->n_params && fine; i++)
-        if (m->params[i].trainable)
-            fine = add_array(out, m, &m->params[i], "master", m->params[i].master);
+    out->a = acr_calloc((size_t)capacity, sizeof *out->a);
+    fine = out->a;
+    for (int i = 0; i < m->n_params && fine; i++) {
+        acr_share own;
+        if (!m->params[i].trainable)
+            continue;
+        own = acr_model_share(m, &m->params[i]);
+        fine = add_array(out, m, &m->params[i], "master", own.master, own.begin, own.n);
+    }
     for (int i = 0; i < n && fine; i++) {
         acr_optimizer_state s = acr_window_state(w, i);
-        fine = add_array(out, m, acr_model_find(m, s.name), moments[s.moment], s.data);
+        fine = add_array(out, m, acr_model_find(m, s.name), moments[s.moment], s.data, s.begin, s.n);
     }
     if (!fine) {
         acr_state_arrays_free(out);
-        return acr_enomem(err, (size_t)capacity * sizeof *out->t, "a checkpoint's state");
+        return acr_enomem(err, (size_t)capacity * sizeof *out->a, "a checkpoint's state");
     }
-    qsort(out->t, (size_t)out->n, sizeof *out->t, by_name);
+    qsort(out->a, (size_t)out->n, sizeof *out->a, by_name);
     return ACCRUE_OK;
 }
 
@@ -320,31 +346,37 @@ static accrue_status check_array(const acr_tensor *saved, const acr_tensor *ours
                     (long long)(ours->n_dims > 1 ? ours->dims[1] : 1));
 }
 
+static void take_share(const acr_state_array *a, const acr_tensor *saved)
+{
+    const size_t width = acr_dtype_bytes(a->t.dtype);
+
+    if (a->n)
+        memcpy(a->data, (const char *)saved->data + (size_t)a->begin * width, (size_t)a->n * width);
+}
+
 accrue_status acr_state_read(const char *dir, acr_model *m, accrue_window *w, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     char *path = acr_sprintf("%s/state.safetensors", dir);
     acr_safetensors *f = NULL;
-    acr_state_arrays a = {0};
+    acr_state_arrays all = {0};
 
     if (!path)
         return acr_enomem(err, strlen(dir), "a path");
     ACR_TRY(acr_safetensors_open(&f, path, err));
-    ACR_TRY(acr_state_collect(&a, m, w, err));
-    if (acr_safetensors_count(f) != a.n) {
+    ACR_TRY(acr_state_collect(&all, m, w, err));
+    if (acr_safetensors_count(f) != all.n) {
         st = acr_fail(err, ACCRUE_EMISMATCH, "Cannot resume: %s: %d tensors, this run has %d", path,
-                      acr_safetensors_count(f), a.n);
+                      acr_safetensors_count(f), all.n);
         goto cleanup;
     }
-    for (int i = 0; i < a.n; i++)
-        ACR_TRY(check_array(acr_safetensors_find(f, a.t[i].name), &a.t[i], path, err));
-    for (int i = 0; i < a.n; i++) /* masters and moments are this run's own, not const */
-        memcpy((void *)(uintptr_t)a.t[i].data, acr_safetensors_find(f, a.t[i].name)->data,
-               a.t[i].bytes);
-    acr_model_refresh(m);
+    for (int i = 0; i < all.n; i++)
+        ACR_TRY(check_array(acr_safetensors_find(f, all.a[i].t.name), &all.a[i].t, path, err));
+    for (int i = 0; i < all.n; i++)
+        take_share(&all.a[i], acr_safetensors_find(f, all.a[i].t.name));
 
 cleanup:
-    acr_state_arrays_free(&a);
+    acr_state_arrays_free(&all);
     acr_safetensors_close(f);
     acr_free(path);
     return st;

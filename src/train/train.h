@@ -192,6 +192,9 @@ int64_t acr_dist_bytes(const acr_dist *d, int64_t *deferred);
 
 /* options.c -------------------------------------------------------------------------------- */
 
+/* The options of one rank: N from --global-window. */
+void acr_train_options_resolve(accrue_train_options *out, const accrue_train_options *given);
+enum { ACR_MAX_RANKS = 1024 }; /* as threads */
 /* Refuses values out of range and contradictions, by the flag's name. */
 accrue_status acr_train_options_check(const accrue_train_options *opt, accrue_error *err);
 
@@ -275,8 +278,12 @@ accrue_status acr_epochs_judge(acr_epochs *e, const accrue_train_options *opt,
  * dropped[n] (may be NULL) how many rows each has lost. */
 void acr_epochs_drop_bad(acr_epoch *epoch, const acr_epochs *e, int64_t *dropped);
 void acr_bad_rows_free(acr_epochs *e);
-/* The text of a checkpoint's skipped_samples.jsonl, which the caller frees; NULL: no bad rows. */
-accrue_status acr_bad_rows_text(char **out, const acr_epochs *e, accrue_error *err);
+/* The text of a checkpoint's skipped_samples.jsonl, from the first-th row on, which the caller
+ * frees; NULL: no bad rows. */
+accrue_status acr_bad_rows_text(char **out, const acr_epochs *e, int64_t first, accrue_error *err);
+/* Leaves out what such a text has and is not left out yet. */
+accrue_status acr_bad_rows_take(acr_epochs *e, const char *text, size_t bytes, const char *path,
+                                accrue_error *err);
 /* Leaves out what the checkpoint's list has. */
 accrue_status acr_bad_rows_read(acr_epochs *e, const char *dir, accrue_error *err);
 /* Makes the list in save_path what the run knows: whole at first, then what is new is appended.
@@ -287,9 +294,29 @@ accrue_status acr_left_out_told(accrue_run *run, accrue_error *err);
 
 /* Of a run whose loader stopped at a row at fault: leaves that row out, and with it all bad ones
  * among micro-batches [from, to) of `e`, so that they are run again but once.  The loader is
- * stopped.  A row that may not be left out is an error, for which run->stopped_by_row is set. */
+ * stopped.  A row that may not be left out is an error, for which run->stopped_by_row is set.
+ * [collective]: on all ranks where it is on one; the others leave out what that found. */
 accrue_status acr_run_leave_out(accrue_run *run, acr_epoch *e, int64_t from, int64_t to,
                                 int64_t *dropped, accrue_error *err);
+
+/* ranks.c ---------------------------------------------------------------------------------- */
+
+typedef accrue_status (*acr_rank_main)(accrue_comm *comm, void *ctx, accrue_error *err);
+/* Runs rank_main on each of so many ranks, rank 0 on the calling thread.  The first failure. */
+accrue_status acr_ranks_run(int ranks, double timeout, acr_rank_main rank_main, void *ctx,
+                            accrue_error *err);
+
+/* agree.c ---------------------------------------------------------------------------------- */
+
+/* OK where it is so on all ranks, else the status and message of the first that failed, on all. */
+accrue_status acr_agree(accrue_comm *comm, const char *what, accrue_status st, accrue_error *err);
+/* `st` with the message that rank `root` has in *err, on all. */
+accrue_status acr_agree_message(accrue_comm *comm, int root, accrue_status st, accrue_error *err);
+/* The ranks' texts (may be NULL) one behind the other; the caller frees it. */
+accrue_status acr_agree_texts(char **out, accrue_comm *comm, const char *what, const char *own,
+                              accrue_error *err);
+/* EMISMATCH where a rank has another value than the first, on all. */
+accrue_status acr_agree_equal(accrue_comm *comm, const char *what, uint64_t own, accrue_error *err);
 
 /* setup.c ---------------------------------------------------------------------------------- */
 
@@ -324,7 +351,7 @@ typedef struct acr_training_state {
     int64_t epoch, local_step, global_step, schedule_step;
     int64_t micro_batches, empty_windows, skipped_nonfinite;
     int64_t generation, best_epoch, superseded_epoch;
-    int64_t gradient_accumulation_steps, total_seq_len, seed;
+    int64_t gradient_accumulation_steps, ranks, total_seq_len, seed;
     int64_t loss_normalization, accumulation_tail, compute, optimizer;
     int64_t train_rows, data_fingerprint, order_fingerprint;
     int64_t samples, best_metric;
@@ -345,16 +372,25 @@ accrue_status acr_training_state_agrees(const acr_training_state *saved,
 uint64_t acr_epochs_fingerprint(const acr_epochs *e, const acr_dataset *d);
 uint64_t acr_epoch_hash(const acr_epoch *e);
 
-/* The arrays of state.safetensors, sorted by name, where they are in model and window; freed with
+/* One array of state.safetensors; `data` is this rank's share of it, elements [begin, begin + n). */
+typedef struct acr_state_array {
+    acr_tensor t; /* whole; its name is owned */
+    const acr_param *param;
+    void *data;
+    int64_t begin, n;
+} acr_state_array;
+
+/* All of them, sorted by name, where they are in model and window; freed with
  * acr_state_arrays_free. */
 typedef struct acr_state_arrays {
-    acr_tensor *t; /* names are owned */
+    acr_state_array *a;
     int n;
 } acr_state_arrays;
 accrue_status acr_state_collect(acr_state_arrays *out, acr_model *m, const accrue_window *w,
                                 accrue_error *err);
 void acr_state_arrays_free(acr_state_arrays *a);
-/* Sets masters, bf16 copies and the optimizer's arrays; nothing where any of them does not fit. */
+/* Sets masters and the optimizer's arrays; nothing where any of them does not fit.  The copies are
+ * acr_dist_refresh's. */
 accrue_status acr_state_read(const char *dir, acr_model *m, accrue_window *w, accrue_error *err);
 accrue_status acr_state_same_model(const char *dir, const acr_model *m, accrue_error *err);
 accrue_status acr_state_same_vocab(const char *dir, const acr_model *m, accrue_error *err);
@@ -409,12 +445,16 @@ typedef struct acr_save_result {
     int64_t bytes;
 } acr_save_result;
 
-/* A checkpoint being written.  Model and window must stay, and no optimizer step be taken, until
+/* A checkpoint being written by rank 0.  Model and window must stay, and no optimizer step be taken, until
  * acr_save_detach or acr_save_finish has returned. */
 typedef struct acr_save acr_save;
 
 accrue_status acr_save_begin(acr_save **out, const char *dir, acr_model *m,
                              const acr_save_content *c, accrue_error *err);
+/* The same of a sharded model, on all ranks: rank 0 writes what the others send it, and the
+ * checkpoint is there, or is not, when this returns; *out is NULL on the others.  [collective] */
+accrue_status acr_save_shared(acr_save **out, const char *dir, acr_model *m,
+                              const acr_save_content *c, accrue_comm *comm, accrue_error *err);
 bool acr_save_done(const acr_save *s);
 /* Whether it waits for acr_save_release; with `wait`, once it is there or over. */
 bool acr_save_waits(acr_save *s, bool wait);
@@ -447,7 +487,8 @@ void acr_weigh(acr_weighting *out, const acr_eagle3_options *o, accrue_loss_norm
 accrue_status acr_micro_batch(accrue_metrics *out, acr_model *m, acr_tape *t, const acr_batch *b,
                               const acr_eagle3_options *o, const acr_weighting *w, bool backward,
                               accrue_error *err);
-accrue_status acr_register_params(accrue_window *w, acr_model *m, accrue_error *err);
+accrue_status acr_register_params(accrue_window *w, acr_model *m, accrue_comm *comm,
+                                  accrue_error *err);
 
 /* The smallest micro-batch of the latest validation, and what it gave. */
 typedef struct acr_proof {
@@ -458,7 +499,18 @@ typedef struct acr_proof {
     double loss_sum;
 } acr_proof;
 
+typedef struct acr_fill acr_fill; /* of the window under way; fill.c */
+
 struct accrue_run {
+    accrue_comm *comm; /* borrowed; NULL: one rank */
+    int rank, ranks;
+    int64_t window_n; /* micro-batches of a window, of all ranks */
+    acr_turns turns;  /* which of them are this rank's */
+    acr_dist *dist;
+    acr_fill *fill;
+    bool agreed;    /* the latest failure is known to all ranks already */
+    bool save_over; /* rank 0's save was done at the latest edge */
+
     accrue_train_options opt; /* strings point into `strings` */
     char **strings;
     int n_strings;
@@ -490,7 +542,7 @@ struct accrue_run {
 
     int64_t window_first, window_size, window_live; /* of the open window */
     int64_t window_skipped;                         /* skipped_nonfinite when it began */
-    int64_t (*counts)[ACCRUE_MAX_TTT_STEPS];        /* [N] of each of its micro-batches */
+    int64_t (*counts)[ACCRUE_MAX_TTT_STEPS];        /* [N] of each of this rank's micro-batches */
     int64_t window_counts[ACCRUE_MAX_TTT_STEPS];
     accrue_metrics window_metrics;
 
@@ -508,7 +560,8 @@ struct accrue_run {
     bool resumed;       /* for the event START */
 
     bool obeys;      /* accrue_train's: does what the callback asks for */
-    int request;     /* accrue_answer, the most urgent so far */
+    int asked;       /* accrue_answer of this rank's callback, the most urgent so far */
+    int request;     /* that of all ranks, as of the latest edge */
     bool wait_ended; /* for data, because of the request */
 
     acr_training_state saving; /* what the latest save holds; its best is the run's when settled */
@@ -516,6 +569,7 @@ struct accrue_run {
     char *saving_dir;
     bool saving_val;           /* it waits for its loss to be proven */
     acr_save *save;            /* under way, or NULL */
+    bool under_way;            /* a save, on rank 0 or on all */
     acr_save_result saved;     /* for the event CHECKPOINT */
     double held_up;            /* seconds that it took from training */
     accrue_status save_status; /* of the latest one */
@@ -537,16 +591,16 @@ accrue_status acr_run_open(accrue_run **out, const accrue_train_options *opt, co
 /* accrue_run_epoch from micro-batch `from` on; -1: the epoch is at its end. */
 accrue_status acr_run_epoch_from(accrue_run *run, int64_t epoch, int64_t from, accrue_error *err);
 
+/* `st` and `why` as all ranks are to return it. */
+accrue_status acr_run_result(accrue_run *run, accrue_status st, const accrue_error *why,
+                             accrue_error *err);
+/* Metrics of nothing, of the run's steps and terms. */
+accrue_metrics acr_run_no_metrics(const accrue_run *run);
 /* Of an epoch's micro-batches, how many the tail policy lets take part. */
 int64_t acr_run_used(const accrue_run *run, int64_t micro_batches);
 /* For a loader whose data is not there yet: tells the callback (`ctx` is the run), and ends the
  * wait where it asks for a stop. */
 accrue_status acr_run_waiting(void *ctx, accrue_error *err);
-/* Takes the open window back: the run stands where it began. */
-void acr_run_abandon(accrue_run *run);
-/* Supervised rows of a micro-batch, per TTT step. */
-accrue_status acr_count_rows(accrue_run *run, const acr_epoch *e, int64_t i, int64_t *counts,
-                             accrue_error *err);
 /* "3, 17, 4" for messages. */
 const char *acr_row_list(char out[256], const acr_batch *b);
 
@@ -554,6 +608,21 @@ accrue_status acr_emit(accrue_run *run, accrue_event_kind kind, const accrue_met
                        const char *message, accrue_error *err);
 accrue_status acr_notice(accrue_run *run, accrue_error *err, const char *format, ...)
     ACR_PRINTF(3, 4);
+
+/* fill.c ----------------------------------------------------------------------------------- */
+
+/* For windows of up to `window` micro-batches. */
+accrue_status acr_fill_create(acr_fill **out, const accrue_run *run, int64_t window,
+                              accrue_error *err);
+void acr_fill_free(acr_fill *f);
+void acr_fill_reset(acr_fill *f); /* no window is open */
+/* Has the loader serve this rank's micro-batches of the epoch from where the run stands. */
+accrue_status acr_run_start_loader(accrue_run *run, accrue_error *err);
+/* Takes the open window back: the run stands where it began. */
+void acr_run_abandon(accrue_run *run);
+/* Supervised rows of a micro-batch, per TTT step. */
+accrue_status acr_count_rows(accrue_run *run, const acr_epoch *e, int64_t i, int64_t *counts,
+                             accrue_error *err);
 
 /* validate.c ------------------------------------------------------------------------------- */
 
@@ -594,12 +663,14 @@ typedef struct acr_resume {
     int64_t generation; /* of the checkpoints to be written */
     int64_t origin, origin_epoch;
     uint64_t manifest; /* XXH3 of its text */
-    char **notes;      /* folders that were passed over, and why */
+    char **notes;      /* folders that were passed over, and why; on rank 0 */
     int n_notes;
 } acr_resume;
 
 /* The newest valid checkpoint in save_path, or the one asked for by --resume-from. */
 accrue_status acr_resume_find(acr_resume *out, const accrue_train_options *opt, accrue_error *err);
+/* What rank 0 has found, on all.  [collective] */
+accrue_status acr_resume_share(acr_resume *r, accrue_comm *comm, accrue_error *err);
 void acr_resume_free(acr_resume *r);
 
 /* The run's state as a checkpoint of now would hold it. */

@@ -39,6 +39,8 @@ static accrue_status save(accrue_run *run, const accrue_metrics *val, bool concl
     run->saved_micro_batches = accrue_window_micro_batches(run->window);
     if (run->request == ACCRUE_SAVE)
         run->request = ACCRUE_GO_ON;
+    if (run->asked == ACCRUE_SAVE)
+        run->asked = ACCRUE_GO_ON;
 
 cleanup:
     return st;
@@ -57,8 +59,8 @@ accrue_status acr_run_waiting(void *ctx, accrue_error *err)
 
     ACR_TRY(acr_emit(run, ACCRUE_EVENT_WAITING, NULL, NULL, err));
     run->wait_ended =
-        run->request == ACCRUE_GIVE_UP_AND_STOP ||
-        (run->request == ACCRUE_SAVE_AND_STOP &&
+        run->asked == ACCRUE_GIVE_UP_AND_STOP ||
+        (run->asked == ACCRUE_SAVE_AND_STOP &&
          (acr_window_filled(run->window) == 0 || accrue_window_at_boundary(run->window)));
     if (run->wait_ended)
         st = acr_fail(err, ACCRUE_ECANCELED, "stopped by the caller while it waited for data");
@@ -75,6 +77,7 @@ static accrue_status stop(accrue_run *run, bool concluded, accrue_error *err)
     if (accrue_window_micro_batches(run->window) != run->saved_micro_batches)
         ACR_TRY(save(run, NULL, concluded, err));
     ACR_TRY(acr_run_settle(run, true, err));
+    run->agreed = true;
     st = run->save_status
              ? acr_fail(err, run->save_status, "%s", run->save_error.message)
              : acr_fail(err, ACCRUE_ECANCELED, "stopped as asked, at optimizer step %lld",
@@ -103,7 +106,7 @@ cleanup:
 static bool save_is_due(const accrue_run *run)
 {
     const accrue_train_options *opt = &run->opt;
-    const int64_t n = opt->window.gradient_accumulation_steps;
+    const int64_t n = run->window_n;
 
     return run->request == ACCRUE_SAVE ||
            (accrue_window_global_step(run->window) && run->next % n == 0 &&
@@ -116,7 +119,7 @@ static bool save_is_due(const accrue_run *run)
 static accrue_status train_epoch(accrue_run *run, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    const int64_t n = run->opt.window.gradient_accumulation_steps;
+    const int64_t n = run->window_n;
 
     while (accrue_run_next(run) && !at_max_steps(run)) {
         st = train_window_part(run, err);
@@ -189,10 +192,11 @@ static accrue_status validate_epoch(accrue_run *run, accrue_metrics *val, bool *
 }
 
 /* Rows in a dropped tail are never looked at, so that all others may be bad and some are left. */
-static accrue_status need_steps(const accrue_run *run, accrue_error *err)
+static accrue_status need_steps(accrue_run *run, accrue_error *err)
 {
     if (accrue_window_global_step(run->window) || !run->epochs.n_bad)
         return ACCRUE_OK;
+    run->agreed = true;
     return acr_fail(err, ACCRUE_EMISMATCH,
                     "epoch %lld: 0 optimizer steps, at least 1 expected: %lld of %lld rows are "
                     "left out, the last one for: %s",
@@ -211,7 +215,7 @@ static accrue_status end_epoch(accrue_run *run, accrue_error *err)
     double value = 0;
 
     ACR_TRY(need_steps(run, err));
-    if (run->save && run->saving_val) /* its proof is of the validation before */
+    if (run->under_way && run->saving_val) /* its proof is of the validation before */
         ACR_TRY(acr_run_settle(run, true, err));
     if (asked_to_stop(run))
         ACR_TRY(stop(run, !validated, err));
@@ -238,10 +242,11 @@ static accrue_status finish(accrue_run *run, accrue_error *err)
     accrue_status st = ACCRUE_OK;
 
     ACR_TRY(acr_run_settle(run, true, err));
+    run->agreed = run->save_status != ACCRUE_OK;
     if (run->save_status)
         st = acr_fail(err, run->save_status, "the last checkpoint was not saved: %s",
                       run->save_error.message);
-    else
+    else if (run->rank == 0)
         st = acr_keep_best_alone(run, err);
 
 cleanup:
@@ -314,7 +319,7 @@ static accrue_status keep_maps(accrue_run *run, const char *data_path, accrue_er
 {
     accrue_error why = {0};
 
-    if (!run->setup.vocab_built || !acr_vocab_write(&run->setup.model->vocab, data_path, &why))
+    if (run->rank || !run->setup.vocab_built || !acr_vocab_write(&run->setup.model->vocab, data_path, &why))
         return ACCRUE_OK;
     return acr_notice(run, err, "the vocabulary maps were not written: %s", why.message);
 }
@@ -351,7 +356,7 @@ static accrue_status complete_save(accrue_run *run, const acr_resume *from, bool
     char name[48];
 
     snprintf(name, sizeof name, "/%lld", (long long)s->epoch);
-    if (is_elsewhere(run, from->dir) || !slash || strcmp(slash, name) != 0)
+    if (run->rank || is_elsewhere(run, from->dir) || !slash || strcmp(slash, name) != 0)
         return ACCRUE_OK;
     return acr_keep(run, s, finished && s->is_best ? s->epoch : s->best_epoch, err);
 }
@@ -360,9 +365,12 @@ static accrue_status complete_save(accrue_run *run, const acr_resume *from, bool
 static accrue_status check_room(accrue_run *run, accrue_error *err)
 {
     accrue_error why = {0};
-    accrue_status st = acr_checkpoint_room(run->opt.save_path,
-                                           acr_save_bytes(run->setup.model, run->window), &why);
+    accrue_status st = ACCRUE_OK;
 
+    if (run->rank)
+        return ACCRUE_OK;
+    st = acr_checkpoint_room(run->opt.save_path, acr_save_bytes(run->setup.model, run->window),
+                             &why);
     if (st && run->opt.on_save_error == ACCRUE_POLICY_SKIP)
         return acr_notice(run, err, "%s", why.message);
     return st ? acr_fail(err, st, "%s", why.message) : st;
@@ -441,7 +449,7 @@ static accrue_status resume(accrue_run *run, acr_resume *found, start *at, accru
         ACR_TRY(acr_notice(run, err, "goes on from %s: epoch %lld, micro-batch %lld, step %lld",
                            found->dir, (long long)at->epoch, (long long)run->next,
                            (long long)found->state.global_step));
-    if (run->resumed && !at->finished)
+    if (run->resumed && !at->finished && run->rank == 0)
         ACR_TRY(tell_changes(run, found->dir, err));
     if (run->resumed)
         ACR_TRY(complete_save(run, found, at->finished, err));
@@ -456,49 +464,128 @@ cleanup:
     return st;
 }
 
+/* A training on one rank, and what it holds. */
+typedef struct training {
+    accrue_train_options opt;
+    acr_resume found;
+    accrue_run *run;
+    int lock; /* of save_path, on rank 0 */
+} training;
+
+static accrue_status find_checkpoint(training *t, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    ACR_TRY(acr_checkpoint_lock(&t->lock, t->opt.save_path, err));
+    if (t->lock >= 0)
+        acr_checkpoint_recover(t->opt.save_path);
+    ACR_TRY(acr_resume_find(&t->found, &t->opt, err));
+
+cleanup:
+    return st;
+}
+
+/* What rank 0 alone does in save_path before training begins. */
+static accrue_status prepare_save_path(training *t, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    if (t->run->rank)
+        return ACCRUE_OK;
+    if (t->opt.dump_batch_plan)
+        ACR_TRY(acr_epochs_dump(&t->run->epochs, t->opt.epochs, t->opt.dump_batch_plan, err));
+    ACR_TRY(make_save_path(t->opt.save_path, err));
+    if (t->lock < 0)
+        ACR_TRY(acr_checkpoint_lock(&t->lock, t->opt.save_path, err));
+
+cleanup:
+    return st;
+}
+
+static accrue_status train(training *t, accrue_event_cb cb, void *payload, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    start at = {0};
+    const char *from = NULL;
+
+    if (accrue_comm_rank(t->opt.comm) == 0)
+        st = find_checkpoint(t, err);
+    ACR_TRY(acr_agree(t->opt.comm, "where to go on", st, err));
+    ACR_TRY(acr_resume_share(&t->found, t->opt.comm, err));
+    if (t->found.weights_only)
+        t->opt.from_pretrained = t->found.dir;
+    else
+        from = t->found.dir;
+    ACR_TRY(acr_run_open(&t->run, &t->opt, from, cb, payload, err));
+    t->run->obeys = true;
+    ACR_TRY(prepare_save_path(t, err));
+    ACR_TRY(resume(t->run, &t->found, &at, err));
+    if (t->run->rank == 0)
+        acr_checkpoint_clean(t->opt.save_path);
+    if (at.finished)
+        goto cleanup;
+    ACR_TRY(check_room(t->run, err));
+    ACR_TRY(acr_left_out_told(t->run, err));
+    ACR_TRY(keep_maps(t->run, t->opt.data_path, err));
+    ACR_TRY(train_epochs(t->run, &at, err));
+
+cleanup:
+    return st;
+}
+
+/* One rank's training, from its beginning to its end. */
+static accrue_status train_rank(const accrue_train_options *opt, accrue_event_cb cb, void *payload,
+                                accrue_error *err)
+{
+    training t = {.opt = *opt, .lock = -1};
+    accrue_error why = {0};
+    accrue_status st = train(&t, cb, payload, &why);
+
+    if (st && !(t.run && t.run->agreed))
+        st = acr_comm_fail(opt->comm, st, &why);
+    if (t.run) {
+        t.run->cb = NULL;
+        (void)!acr_run_settle(t.run, true, NULL); /* what was begun is brought to its end */
+    }
+    accrue_run_free(t.run);
+    acr_resume_free(&t.found);
+    if (t.lock >= 0)
+        close(t.lock);
+    return st ? acr_fail(err, st, "%s", why.message) : ACCRUE_OK;
+}
+
+typedef struct threads {
+    const accrue_train_options *opt;
+    accrue_event_cb cb;
+    void *payload;
+} threads;
+
+static accrue_status train_thread(accrue_comm *comm, void *ctx, accrue_error *err)
+{
+    const threads *t = ctx;
+    accrue_train_options opt = *t->opt;
+    const bool first = accrue_comm_rank(comm) == 0;
+
+    opt.ranks = 1;
+    opt.comm = comm;
+    return train_rank(&opt, first ? t->cb : NULL, first ? t->payload : NULL, err);
+}
+
 accrue_status accrue_train(const accrue_train_options *given, accrue_event_cb cb, void *payload,
                            accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     accrue_train_options opt;
-    acr_resume found = {0};
-    accrue_run *run = NULL;
-    start at = {0};
-    int lock = -1;
+    threads t = {.opt = &opt, .cb = cb, .payload = payload};
 
     ACR_TRY(acr_train_options_check(given, err));
-    opt = *given;
-    ACR_TRY(acr_checkpoint_lock(&lock, opt.save_path, err));
-    if (lock >= 0)
-        acr_checkpoint_recover(opt.save_path);
-    ACR_TRY(acr_resume_find(&found, &opt, err));
-    if (found.weights_only)
-        opt.from_pretrained = found.dir;
-    ACR_TRY(acr_run_open(&run, &opt, found.weights_only ? NULL : found.dir, cb, payload, err));
-    run->obeys = true;
-    if (opt.dump_batch_plan)
-        ACR_TRY(acr_epochs_dump(&run->epochs, opt.epochs, opt.dump_batch_plan, err));
-    ACR_TRY(make_save_path(opt.save_path, err));
-    if (lock < 0)
-        ACR_TRY(acr_checkpoint_lock(&lock, opt.save_path, err));
-    ACR_TRY(resume(run, &found, &at, err));
-    acr_checkpoint_clean(opt.save_path);
-    if (at.finished)
-        goto cleanup;
-    ACR_TRY(check_room(run, err));
-    ACR_TRY(acr_left_out_told(run, err));
-    ACR_TRY(keep_maps(run, opt.data_path, err));
-    ACR_TRY(train_epochs(run, &at, err));
+    acr_train_options_resolve(&opt, given);
+    if (opt.ranks > 1)
+        st = acr_ranks_run(opt.ranks, opt.comm_timeout, train_thread, &t, err);
+    else
+        st = train_rank(&opt, cb, payload, err);
 
 cleanup:
-    if (run) {
-        run->cb = NULL;
-        (void)!acr_run_settle(run, true, NULL); /* what was begun is brought to its end */
-    }
-    accrue_run_free(run);
-    acr_resume_free(&found);
-    if (lock >= 0)
-        close(lock);
     return st;
 }
 

@@ -149,7 +149,7 @@ static accrue_status one_batch(proof *p, accrue_error *err)
     accrue_metrics metrics;
     acr_weighting w;
 
-    ACR_TRY(acr_loader_start(p->loader, &whole, 0, 1, err));
+    ACR_TRY(acr_loader_start(p->loader, &whole, NULL, 0, 1, err));
     ACR_TRY(acr_loader_next(&b, p->loader, err));
     acr_eagle3_counts(b, &p->run->setup.eagle3, counts);
     acr_weigh(&w, &p->run->setup.eagle3, ACCRUE_NORMALIZE_TOKEN, counts, counts, 1);
@@ -202,7 +202,7 @@ static accrue_status separate_batches(proof *p, accrue_error *err)
     acr_weighting w;
 
     memset(p->sum, 0, (size_t)elements(run->setup.model) * sizeof *p->sum);
-    ACR_TRY(acr_loader_start(run->loader, &run->current, run->window_first,
+    ACR_TRY(acr_loader_start(run->loader, &run->current, NULL, run->window_first,
                              run->window_first + run->window_size, err));
     for (int64_t i = 0; i < run->window_size; i++) {
         ACR_TRY(acr_loader_next(&b, run->loader, err));
@@ -232,7 +232,7 @@ static accrue_status step_once(proof *p, accrue_error *err)
     if (!o.muon_ns_dtype)
         o.muon_ns_dtype = p->run->opt.compute;
     ACR_TRY(accrue_window_create(&w, &o, err));
-    ACR_TRY(acr_register_params(w, p->run->setup.model, err));
+    ACR_TRY(acr_register_params(w, p->run->setup.model, NULL, err));
     acr_window_begin(w);
     move(p->run->setup.model, &p->gradient, LOAD_GRAD);
     ACR_TRY(acr_window_count(w, 0.0, true, err));
@@ -363,7 +363,8 @@ static accrue_status prove_second(proof *p, accrue_verify_report *out, accrue_er
     move(m, &p->accumulated, LOAD_GRAD);
     accrue_run_lr_step(p->run);
     accrue_run_zero_grad(p->run);
-    ACR_TRY(acr_loader_start(p->run->loader, &p->run->current, p->run->next, p->run->used, err));
+    ACR_TRY(
+        acr_loader_start(p->run->loader, &p->run->current, NULL, p->run->next, p->run->used, err));
     if (!accrue_run_next(p->run))
         goto cleanup;
     st = accumulate(p, &second, NULL);
