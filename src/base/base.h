@@ -53,8 +53,17 @@ accrue_status acr_enomem(accrue_error *err, size_t bytes, const char *what);
  * compiled GEMM primitives (acr_count_allocation counts one that a library made for us). */
 uint64_t acr_allocations(void);
 void acr_count_allocation(void);
-size_t acr_allocated_bytes(void);     /* live bytes */
-void acr_fail_allocation(uint64_t n); /* the n-th from now fails once; 0: none */
+size_t acr_allocated_bytes(void);          /* live bytes */
+void acr_fail_allocation(uint64_t n);      /* the n-th from now fails once; 0: none */
+void acr_fail_allocation_here(uint64_t n); /* the same, of the calling thread's */
+
+/* Live bytes of one rank among several in a process: of what its threads allocate while they go by
+ * its ledger, whoever frees it.  It must outlive these blocks; { 0 } is an empty one. */
+typedef struct acr_ledger {
+    _Atomic size_t live, high; /* high: largest `live` ever */
+} acr_ledger;
+void acr_ledger_use(acr_ledger *l); /* by the calling thread from here on; NULL: none */
+acr_ledger *acr_ledger_used(void);
 
 /* Arena: bump allocation out of blocks that are kept over resets. */
 typedef struct acr_arena {
