@@ -3,6 +3,8 @@
 
 #include "kernel/gemm.h"
 
+#include <pthread.h>
+
 /* ROUNDED: b given as bf16.  The last two go by way of oneDNN, as on a machine with AMX. */
 enum { F64, F32, BF16, ROUNDED, BF16_ONEDNN, ROUNDED_ONEDNN, MODES };
 
@@ -307,6 +309,67 @@ static void test_allocation_failure(void **state)
     free_operands(&o);
 }
 
+typedef struct rank {
+    pthread_t thread;
+    const operands *o;
+    void *c; /* a copy of o->c at first, then the product */
+    accrue_status status;
+} rank;
+
+/* With a pool and primitives of its own. */
+static void *multiply(void *arg)
+{
+    rank *r = arg;
+    acr_gemm_args args = args_of(r->o);
+    acr_pool *pool = NULL;
+    acr_gemm *g = NULL;
+
+    r->status = acr_pool_enter(&pool, 2, NULL);
+    if (!r->status)
+        r->status = acr_gemm_create(&g, NULL);
+    if (!r->status) {
+        args.c = r->c;
+        acr_gemm_force_onednn(g, r->o->mode >= BF16_ONEDNN);
+        backend_of(r->o->mode)->gemm(g, &args);
+        r->status = acr_gemm_status(g, NULL);
+    }
+    acr_gemm_free(g);
+    acr_pool_leave(pool);
+    return NULL;
+}
+
+/* Ranks that multiply at once, each the first to compile a primitive, get the bits of one alone. */
+static void test_ranks(void **state)
+{
+    static const shape big[] = {{300, 300, 130, 0}, {33, 300, 500, 0}};
+
+    for (int mode = 0; mode < MODES; mode++)
+        for (int layout = 0; layout < 3; layout++)
+            for (int i = 0; i < ACR_COUNT(big); i++) {
+                operands o = make_operands((acr_gemm_layout)layout, mode, true, big[i]);
+                acr_gemm_args args = args_of(&o);
+                const size_t bytes = (size_t)(o.s.m * o.ldc) * backend_of(mode)->real_bytes;
+                rank ranks[3] = {0};
+                for (int r = 0; r < ACR_COUNT(ranks); r++) {
+                    ranks[r] = (rank){.o = &o, .c = malloc(bytes)};
+                    assert_non_null(ranks[r].c);
+                    memcpy(ranks[r].c, o.c, bytes);
+                }
+                for (int r = 0; r < ACR_COUNT(ranks); r++)
+                    assert_int_equal(pthread_create(&ranks[r].thread, NULL, multiply, &ranks[r]),
+                                     0);
+                for (int r = 0; r < ACR_COUNT(ranks); r++)
+                    pthread_join(ranks[r].thread, NULL);
+                run(*state, &args, mode);
+                for (int r = 0; r < ACR_COUNT(ranks); r++) {
+                    assert_int_equal(ranks[r].status, ACCRUE_OK);
+                    assert_memory_equal(ranks[r].c, o.c, bytes);
+                    free(ranks[r].c);
+                }
+                free_operands(&o);
+            }
+}
+
 static int setup(void **state)
 {
     accrue_set_threads(3);
@@ -322,13 +385,10 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products),
-        cmocka_unit_test(test_empty),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_row_splits),
-        cmocka_unit_test(test_sum_splits),
-        cmocka_unit_test(test_no_allocation),
-        cmocka_unit_test(test_allocation_failure),
+        cmocka_unit_test(test_products),      cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_threads),       cmocka_unit_test(test_row_splits),
+        cmocka_unit_test(test_sum_splits),    cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_no_allocation), cmocka_unit_test(test_allocation_failure),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

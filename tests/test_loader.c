@@ -151,6 +151,29 @@ static void allocates_nothing_in_the_steady_state(void **state)
     acr_loader_free(l);
 }
 
+/* What the thread allocates is its owner's. */
+static void its_memory_is_in_the_owners_ledger(void **state)
+{
+    acr_ledger ledger = {0};
+    size_t live = acr_allocated_bytes();
+    acr_loader *l = NULL;
+    const acr_batch *b = NULL;
+    accrue_error e;
+
+    (void)state;
+    acr_ledger_use(&ledger);
+    l = make_loader();
+    assert_ok(acr_loader_start(l, &epoch, 0, 4, &e), &e);
+    for (int64_t i = 0; i < 4; i++)
+        assert_ok(acr_loader_next(&b, l, &e), &e);
+    acr_loader_stop(l);
+    acr_ledger_use(NULL);
+    assert_true(ledger.live > 0);
+    assert_int_equal(ledger.live, acr_allocated_bytes() - live);
+    acr_loader_free(l);
+    assert_int_equal(ledger.live, 0);
+}
+
 static void missing_samples_stop_it_or_are_skipped(void **state)
 {
     char *path = states_file(0);
@@ -323,10 +346,11 @@ static void running_out_of_memory_is_an_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(serves_micro_batches_in_order),         TEST(starts_again_at_any_moment),
-        TEST(allocates_nothing_in_the_steady_state), TEST(missing_samples_stop_it_or_are_skipped),
-        TEST(states_are_checked_against_the_row),    TEST(values_that_are_used_are_finite),
-        TEST(ids_outside_the_vocabulary_stop_it),    TEST(running_out_of_memory_is_an_error),
+        TEST(serves_micro_batches_in_order),          TEST(starts_again_at_any_moment),
+        TEST(allocates_nothing_in_the_steady_state),  TEST(its_memory_is_in_the_owners_ledger),
+        TEST(missing_samples_stop_it_or_are_skipped), TEST(states_are_checked_against_the_row),
+        TEST(values_that_are_used_are_finite),        TEST(ids_outside_the_vocabulary_stop_it),
+        TEST(running_out_of_memory_is_an_error),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

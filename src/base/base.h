@@ -53,8 +53,17 @@ accrue_status acr_enomem(accrue_error *err, size_t bytes, const char *what);
  * compiled GEMM primitives (acr_count_allocation counts one that a library made for us). */
 uint64_t acr_allocations(void);
 void acr_count_allocation(void);
-size_t acr_allocated_bytes(void);     /* live bytes */
-void acr_fail_allocation(uint64_t n); /* the n-th from now fails once; 0: none */
+size_t acr_allocated_bytes(void);          /* live bytes */
+void acr_fail_allocation(uint64_t n);      /* the n-th from now fails once; 0: none */
+void acr_fail_allocation_here(uint64_t n); /* the same, of the calling thread's */
+
+/* Live bytes of one rank among several in a process: of what its threads allocate while they go by
+ * its ledger, whoever frees it.  It must outlive these blocks; { 0 } is an empty one. */
+typedef struct acr_ledger {
+    _Atomic size_t live, high; /* high: largest `live` ever */
+} acr_ledger;
+void acr_ledger_use(acr_ledger *l); /* by the calling thread from here on; NULL: none */
+acr_ledger *acr_ledger_used(void);
 
 /* Arena: bump allocation out of blocks that are kept over resets. */
 typedef struct acr_arena {
@@ -90,13 +99,21 @@ void acr_hasher_add(acr_hasher *h, const void *bytes, size_t n);
 uint64_t acr_hasher_value(const acr_hasher *h);
 void acr_hasher_free(acr_hasher *h);
 
-/* Runs task(i, ctx) for i in [0, n) on the process's pool.  Which thread runs which i is not fixed:
- * a task must write only what no other task writes. */
+/* Runs task(i, ctx) for i in [0, n) on the process's pool, or the calling thread's own.  Which
+ * thread runs which i is not fixed: a task must write only what no other task writes. */
 typedef void (*acr_task)(int64_t i, void *ctx);
 void acr_parallel(int64_t n, acr_task task, void *ctx);
-int acr_threads(void);
+int acr_threads(void); /* of that pool */
 /* From here on the calling thread does its tasks alone and leaves the pool to the others. */
 void acr_parallel_alone(void);
+
+/* A pool of the calling thread's own, for a rank among several in one process: the thread goes by
+ * it until it leaves it, which ends the pool's workers.  These use the ledger that the thread uses
+ * on entering.  `threads` counts the thread itself; below 1 it is 1.  After a failure the thread
+ * goes by what it went by before. */
+typedef struct acr_pool acr_pool;
+accrue_status acr_pool_enter(acr_pool **out, int threads, accrue_error *err);
+void acr_pool_leave(acr_pool *pool); /* by the same thread, the one entered last; accepts NULL */
 
 double acr_seconds(void); /* monotonic */
 

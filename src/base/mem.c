@@ -1,6 +1,7 @@
 /* mem.c - counted allocation and the arena.
  *
- * Each block carries its size in a header of ACR_ALIGN bytes before the address handed out. */
+ * Each block carries its size, and the ledger that it is charged to, in a header of ACR_ALIGN bytes
+ * before the address handed out. */
 #include "base/base.h"
 
 #include <stdarg.h>
@@ -12,6 +13,13 @@
 static atomic_uint_fast64_t n_allocations;
 static atomic_uint_fast64_t fail_countdown;
 static atomic_size_t live_bytes;
+static _Thread_local uint64_t fail_here;
+static _Thread_local acr_ledger *used;
+
+typedef struct header {
+    size_t bytes;
+    acr_ledger *ledger; /* or NULL */
+} header;
 
 uint64_t acr_allocations(void)
 {
@@ -33,17 +41,43 @@ void acr_fail_allocation(uint64_t n)
     atomic_store(&fail_countdown, n);
 }
 
+void acr_fail_allocation_here(uint64_t n)
+{
+    fail_here = n;
+}
+
 static bool must_fail(void)
 {
     uint_fast64_t n = atomic_load(&fail_countdown);
+    const bool here = fail_here && --fail_here == 0;
 
     while (n && !atomic_compare_exchange_weak(&fail_countdown, &n, n - 1))
         ;
-    return n == 1;
+    return n == 1 || here;
+}
+
+void acr_ledger_use(acr_ledger *l)
+{
+    used = l;
+}
+
+acr_ledger *acr_ledger_used(void)
+{
+    return used;
+}
+
+static void charge(acr_ledger *l, size_t bytes)
+{
+    const size_t live = atomic_fetch_add(&l->live, bytes) + bytes;
+    size_t high = atomic_load(&l->high);
+
+    while (live > high && !atomic_compare_exchange_weak(&l->high, &high, live))
+        ;
 }
 
 void *acr_malloc(size_t bytes)
 {
+    const header h = {.bytes = bytes, .ledger = used};
     unsigned char *block = NULL;
     size_t whole = 0;
 
@@ -53,18 +87,20 @@ void *acr_malloc(size_t bytes)
     block = aligned_alloc(ACR_ALIGN, whole);
     if (!block)
         return NULL;
-    memcpy(block, &bytes, sizeof bytes);
+    memcpy(block, &h, sizeof h);
     atomic_fetch_add(&n_allocations, 1);
     atomic_fetch_add(&live_bytes, bytes);
+    if (h.ledger)
+        charge(h.ledger, bytes);
     return block + ACR_ALIGN;
 }
 
-static size_t block_bytes(const void *block)
+static header header_of(const void *block)
 {
-    size_t bytes = 0;
+    header h;
 
-    memcpy(&bytes, (const unsigned char *)block - ACR_ALIGN, sizeof bytes);
-    return bytes;
+    memcpy(&h, (const unsigned char *)block - ACR_ALIGN, sizeof h);
+    return h;
 }
 
 void *acr_calloc(size_t count, size_t size)
@@ -84,7 +120,7 @@ void *acr_realloc(void *block, size_t bytes)
     void *bigger = acr_malloc(bytes);
 
     if (bigger && block) {
-        size_t old = block_bytes(block);
+        size_t old = header_of(block).bytes;
         memcpy(bigger, block, old < bytes ? old : bytes);
         acr_free(block);
     }
@@ -93,9 +129,14 @@ void *acr_realloc(void *block, size_t bytes)
 
 void acr_free(void *block)
 {
+    header h;
+
     if (!block)
         return;
-    atomic_fetch_sub(&live_bytes, block_bytes(block));
+    h = header_of(block);
+    atomic_fetch_sub(&live_bytes, h.bytes);
+    if (h.ledger)
+        atomic_fetch_sub(&h.ledger->live, h.bytes);
     free((unsigned char *)block - ACR_ALIGN);
 }
 

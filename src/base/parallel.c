@@ -1,12 +1,13 @@
-/* parallel.c - the one place that knows how work is spread over threads: a pool for the process.
+/* parallel.c - the one place that knows how work is spread over threads: a pool for the process,
+ * and one for each rank that shares the process with others.
  *
  * A region is opened by the thread that has work and joined by workers as they come; the opener
  * works too and, once the tasks are handed out, waits only for those that joined.  So a worker that
  * the system has not scheduled delays nobody, and the pool stays fast on a machine that has other
  * work (docs/adr/0005).  `gate` says whether a region is open, which one, and how many are in it.
  *
- * One region at a time: a thread that finds the pool taken, or is a worker itself, does its tasks
- * alone. */
+ * One region of a pool at a time: a thread that finds its pool taken, or is a worker itself, does
+ * its tasks alone. */
 #include "base/base.h"
 
 #include <pthread.h>
@@ -21,7 +22,7 @@
 
 enum { MAX_THREADS = 1024, SPINS = 2000 /* some 50 us: shorter than going to sleep and waking */ };
 
-static struct {
+struct acr_pool {
     pthread_mutex_t taken; /* held by the thread whose region is open */
     pthread_mutex_t lock;  /* of the two conditions */
     pthread_cond_t opened, left;
@@ -31,11 +32,20 @@ static struct {
     void *ctx;
     int64_t n;
     atomic_int_fast64_t next;
-} pool = {.taken = PTHREAD_MUTEX_INITIALIZER,
-          .lock = PTHREAD_MUTEX_INITIALIZER,
-          .opened = PTHREAD_COND_INITIALIZER,
-          .left = PTHREAD_COND_INITIALIZER};
 
+    atomic_int numbered; /* workers that have taken their number */
+    atomic_bool ending;
+    acr_pool *outer; /* what its thread goes by afterwards */
+    acr_ledger *ledger;
+    pthread_t thread[]; /* of an own pool's workers */
+};
+
+static acr_pool shared = {.taken = PTHREAD_MUTEX_INITIALIZER,
+                          .lock = PTHREAD_MUTEX_INITIALIZER,
+                          .opened = PTHREAD_COND_INITIALIZER,
+                          .left = PTHREAD_COND_INITIALIZER};
+
+static _Thread_local acr_pool *mine = &shared;
 static _Thread_local bool in_region;
 
 static int cores(void)
@@ -47,16 +57,17 @@ static int cores(void)
 
 void accrue_set_threads(int n)
 {
-    atomic_store(&pool.threads, n < 1 ? cores() : (n > MAX_THREADS ? MAX_THREADS : n));
+    atomic_store(&shared.threads, n < 1 ? cores() : (n > MAX_THREADS ? MAX_THREADS : n));
 }
 
 int acr_threads(void)
 {
-    int n = atomic_load(&pool.threads);
+    int n = atomic_load(&mine->threads);
 
-    if (n == 0)
-        accrue_set_threads(0);
-    return atomic_load(&pool.threads);
+    if (n)
+        return n;
+    accrue_set_threads(0); /* the process's pool, of which nobody has said a size */
+    return atomic_load(&mine->threads);
 }
 
 static void pause_briefly(void)
@@ -66,135 +77,191 @@ static void pause_briefly(void)
 #endif
 }
 
-static void do_tasks(void)
+static void do_tasks(acr_pool *pool)
 {
     int64_t i = 0;
 
-    while ((i = atomic_fetch_add(&pool.next, 1)) < pool.n)
-        pool.task(i, pool.ctx);
+    while ((i = atomic_fetch_add(&pool->next, 1)) < pool->n)
+        pool->task(i, pool->ctx);
 }
 
 /* Until another region than `seen` has been opened. */
-static void wait_for_region(uint64_t seen)
+static void wait_for_region(acr_pool *pool, uint64_t seen)
 {
     for (int i = 0; i < SPINS; i++) {
-        if (atomic_load(&pool.gate) / GENERATION != seen)
+        if (atomic_load(&pool->gate) / GENERATION != seen)
             return;
         pause_briefly();
     }
-    pthread_mutex_lock(&pool.lock);
-    atomic_fetch_add(&pool.sleepers, 1);
-    while (atomic_load(&pool.gate) / GENERATION == seen)
-        pthread_cond_wait(&pool.opened, &pool.lock);
-    atomic_fetch_sub(&pool.sleepers, 1);
-    pthread_mutex_unlock(&pool.lock);
+    pthread_mutex_lock(&pool->lock);
+    atomic_fetch_add(&pool->sleepers, 1);
+    while (atomic_load(&pool->gate) / GENERATION == seen)
+        pthread_cond_wait(&pool->opened, &pool->lock);
+    atomic_fetch_sub(&pool->sleepers, 1);
+    pthread_mutex_unlock(&pool->lock);
 }
 
-static void leave(void)
+static void leave(acr_pool *pool)
 {
-    uint64_t before = atomic_fetch_sub(&pool.gate, 1);
+    uint64_t before = atomic_fetch_sub(&pool->gate, 1);
 
     if (before & OPEN || (before & INSIDE_MASK) != 1)
         return;
-    pthread_mutex_lock(&pool.lock);
-    pthread_cond_signal(&pool.left);
-    pthread_mutex_unlock(&pool.lock);
+    pthread_mutex_lock(&pool->lock);
+    pthread_cond_signal(&pool->left);
+    pthread_mutex_unlock(&pool->lock);
 }
 
-static void *worker(void *number)
+static void *worker(void *arg)
 {
-    const int mine = (int)(intptr_t)number; /* this worker takes part with more threads than that */
+    acr_pool *pool = arg;
+    const int number = 1 + atomic_fetch_add(&pool->numbered, 1);
     uint64_t seen = 0;
 
+    mine = pool;
     in_region = true;
+    acr_ledger_use(pool->ledger);
     for (;;) {
         uint64_t gate = 0;
-        wait_for_region(seen);
-        gate = atomic_load(&pool.gate);
+        wait_for_region(pool, seen);
+        gate = atomic_load(&pool->gate);
         seen = gate / GENERATION;
-        if (acr_threads() <= mine)
-            continue;
+        if (atomic_load(&pool->ending)) /* looked at last: it was set before the gate changed */
+            return NULL;
+        if (acr_threads() <= number)
+            continue; /* there are more workers than threads by now */
         while (gate & OPEN && gate / GENERATION == seen)
-            if (atomic_compare_exchange_weak(&pool.gate, &gate, gate + 1)) {
-                do_tasks();
-                leave();
+            if (atomic_compare_exchange_weak(&pool->gate, &gate, gate + 1)) {
+                do_tasks(pool);
+                leave(pool);
                 break;
             }
     }
-    return NULL;
 }
 
-/* Workers are made when first needed, deaf to signals, and live as long as the process.  A system
- * that refuses one leaves fewer; the work gets done all the same. */
-static void need_workers(int wanted)
+/* Workers are made when first needed, deaf to signals.  Those of the process's pool live as long as
+ * the process.  A system that refuses one leaves fewer; the work gets done all the same. */
+static void need_workers(acr_pool *pool, int wanted)
 {
     sigset_t all, old;
     pthread_attr_t attributes;
     pthread_t thread;
-    int n = atomic_load(&pool.workers);
+    int n = atomic_load(&pool->workers);
 
     if (n >= wanted || pthread_attr_init(&attributes) != 0)
         return;
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    if (pool == &shared)
+        pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    while (n < wanted &&
-           pthread_create(&thread, &attributes, worker, (void *)(intptr_t)(n + 1)) == 0)
-        n++;
+    for (; n < wanted && pthread_create(&thread, &attributes, worker, pool) == 0; n++)
+        if (pool != &shared)
+            pool->thread[n] = thread;
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     pthread_attr_destroy(&attributes);
-    atomic_store(&pool.workers, n);
+    atomic_store(&pool->workers, n);
 }
 
-static void open_region(int64_t n, acr_task task, void *ctx)
+static void wake_workers(acr_pool *pool)
 {
-    uint64_t gate = atomic_load(&pool.gate);
-
-    pool.task = task;
-    pool.ctx = ctx;
-    pool.n = n;
-    atomic_store(&pool.next, 0);
-    atomic_store(&pool.gate, (gate + GENERATION) | OPEN);
-    if (atomic_load(&pool.sleepers) == 0)
+    if (atomic_load(&pool->sleepers) == 0)
         return;
-    pthread_mutex_lock(&pool.lock);
-    pthread_cond_broadcast(&pool.opened);
-    pthread_mutex_unlock(&pool.lock);
+    pthread_mutex_lock(&pool->lock);
+    pthread_cond_broadcast(&pool->opened);
+    pthread_mutex_unlock(&pool->lock);
 }
 
-static void close_region(void)
+static void open_region(acr_pool *pool, int64_t n, acr_task task, void *ctx)
 {
-    atomic_fetch_and(&pool.gate, ~OPEN);
+    uint64_t gate = atomic_load(&pool->gate);
+
+    pool->task = task;
+    pool->ctx = ctx;
+    pool->n = n;
+    atomic_store(&pool->next, 0);
+    atomic_store(&pool->gate, (gate + GENERATION) | OPEN);
+    wake_workers(pool);
+}
+
+static void close_region(acr_pool *pool)
+{
+    atomic_fetch_and(&pool->gate, ~OPEN);
     for (int i = 0; i < SPINS; i++) {
-        if ((atomic_load(&pool.gate) & INSIDE_MASK) == 0)
+        if ((atomic_load(&pool->gate) & INSIDE_MASK) == 0)
             return;
         pause_briefly();
     }
-    pthread_mutex_lock(&pool.lock);
-    while (atomic_load(&pool.gate) & INSIDE_MASK)
-        pthread_cond_wait(&pool.left, &pool.lock);
-    pthread_mutex_unlock(&pool.lock);
+    pthread_mutex_lock(&pool->lock);
+    while (atomic_load(&pool->gate) & INSIDE_MASK)
+        pthread_cond_wait(&pool->left, &pool->lock);
+    pthread_mutex_unlock(&pool->lock);
 }
 
 void acr_parallel(int64_t n, acr_task task, void *ctx)
 {
-    if (n <= 1 || acr_threads() == 1 || in_region || pthread_mutex_trylock(&pool.taken) != 0) {
+    acr_pool *pool = mine;
+
+    if (n <= 1 || acr_threads() == 1 || in_region || pthread_mutex_trylock(&pool->taken) != 0) {
         for (int64_t i = 0; i < n; i++)
             task(i, ctx);
         return;
     }
     in_region = true;
-    need_workers(acr_threads() - 1);
-    open_region(n, task, ctx);
-    do_tasks();
-    close_region();
+    need_workers(pool, acr_threads() - 1);
+    open_region(pool, n, task, ctx);
+    do_tasks(pool);
+    close_region(pool);
     in_region = false;
-    pthread_mutex_unlock(&pool.taken);
+    pthread_mutex_unlock(&pool->taken);
 }
 
 void acr_parallel_alone(void)
 {
     in_region = true;
+}
+
+static bool init_locks(acr_pool *pool)
+{
+    return pthread_mutex_init(&pool->taken, NULL) == 0 &&
+           pthread_mutex_init(&pool->lock, NULL) == 0 &&
+           pthread_cond_init(&pool->opened, NULL) == 0 && pthread_cond_init(&pool->left, NULL) == 0;
+}
+
+accrue_status acr_pool_enter(acr_pool **out, int threads, accrue_error *err)
+{
+    acr_pool *pool = NULL;
+    size_t bytes = 0;
+
+    *out = NULL;
+    threads = threads < 1 ? 1 : (threads > MAX_THREADS ? MAX_THREADS : threads);
+    bytes = sizeof *pool + (size_t)(threads - 1) * sizeof pool->thread[0];
+    pool = acr_calloc(1, bytes);
+    if (!pool || !init_locks(pool)) {
+        acr_free(pool);
+        return acr_enomem(err, bytes, "a rank's threads");
+    }
+    atomic_store(&pool->threads, threads);
+    pool->ledger = acr_ledger_used();
+    pool->outer = mine;
+    mine = *out = pool;
+    return ACCRUE_OK;
+}
+
+void acr_pool_leave(acr_pool *pool)
+{
+    if (!pool)
+        return;
+    mine = pool->outer;
+    atomic_store(&pool->ending, true);
+    atomic_fetch_add(&pool->gate, GENERATION); /* a region that is not open */
+    wake_workers(pool);
+    for (int i = 0; i < atomic_load(&pool->workers); i++)
+        pthread_join(pool->thread[i], NULL);
+    pthread_cond_destroy(&pool->left);
+    pthread_cond_destroy(&pool->opened);
+    pthread_mutex_destroy(&pool->lock);
+    pthread_mutex_destroy(&pool->taken);
+    acr_free(pool);
 }
 
 double acr_seconds(void)

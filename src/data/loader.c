@@ -31,6 +31,7 @@ struct acr_loader {
     slot slots[SLOTS];
 
     pthread_t thread;
+    acr_ledger *ledger; /* the owner's, which the thread goes by too */
     bool has_thread, has_lock;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -155,6 +156,7 @@ static void *run(void *arg)
 {
     acr_loader *l = arg;
 
+    acr_ledger_use(l->ledger);
     pthread_mutex_lock(&l->lock);
     while (!l->quit) {
         int64_t filled = 0;
@@ -178,6 +180,7 @@ static accrue_status start_thread(acr_loader *l, accrue_error *err)
     sigset_t before;
     int code = 0;
 
+    l->ledger = acr_ledger_used();
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     code = pthread_create(&l->thread, NULL, run, l);

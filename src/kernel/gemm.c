@@ -12,6 +12,7 @@
 #include "kernel/gemm.h"
 
 #include <dnnl.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -266,6 +267,11 @@ static dnnl_status_t make_memories(const acr_gemm *g, primitive *p, const dnnl_m
     return s;
 }
 
+/* Ranks of one process need the same primitives at the same moment: one compiles, and the others
+ * find it in oneDNN's cache.  They would wait for it there too, but by means that the thread
+ * sanitizer does not see. */
+static pthread_mutex_t compiling = PTHREAD_MUTEX_INITIALIZER;
+
 /* Fills in p->exec and p->memory; *scratch becomes the bytes that one thread needs to run it. */
 static dnnl_status_t make_primitive(const acr_gemm *g, primitive *p, size_t *scratch)
 {
@@ -317,7 +323,9 @@ static bool need_primitive(acr_gemm *g, const key *k)
                                    "a GEMM primitive");
         return false;
     }
+    pthread_mutex_lock(&compiling);
     s = make_primitive(g, &made, &scratch);
+    pthread_mutex_unlock(&compiling);
     acr_count_allocation();
     scratch = (scratch + ACR_ALIGN - 1) / ACR_ALIGN * ACR_ALIGN;
     if (s == dnnl_success && scratch > g->scratch_bytes)

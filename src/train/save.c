@@ -50,6 +50,7 @@ struct acr_save {
     pthread_mutex_t lock; /* of the origins, `stage` and `verdict` */
     pthread_cond_t changed;
     pthread_t thread;
+    acr_ledger *ledger; /* the run's, which the threads go by too */
     bool has_lock, has_thread, detached;
     enum { WRITING, WAITING, NAMING } stage;
     bool wait; /* in between */
@@ -341,6 +342,7 @@ static void *write_beside(void *arg)
 {
     writing *w = arg;
 
+    acr_ledger_use(w->s->ledger);
     w->status = write_tensors(w, &w->error);
     return NULL;
 }
@@ -481,6 +483,7 @@ static void run(acr_save *s)
 static void *run_thread(void *arg)
 {
     acr_parallel_alone(); /* the cores are training's */
+    acr_ledger_use(((acr_save *)arg)->ledger);
     run(arg);
     return NULL;
 }
@@ -490,6 +493,7 @@ static void start(acr_save *s)
 {
     sigset_t all, before;
 
+    s->ledger = acr_ledger_used();
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     s->has_thread = pthread_create(&s->thread, NULL, run_thread, s) == 0;
