@@ -205,6 +205,7 @@ static const char *const state_keys[] = {
     "order_fingerprint",
     "origin",
     "origin_epoch",
+    "ranks",
     "samples",
     "schedule_step",
     "seed",

@@ -163,7 +163,7 @@ static void its_memory_is_in_the_owners_ledger(void **state)
     (void)state;
     acr_ledger_use(&ledger);
     l = make_loader();
-    assert_ok(acr_loader_start(l, &epoch, 0, 4, &e), &e);
+    assert_ok(acr_loader_start(l, &epoch, NULL, 0, 4, &e), &e);
     for (int64_t i = 0; i < 4; i++)
         assert_ok(acr_loader_next(&b, l, &e), &e);
     acr_loader_stop(l);

@@ -493,23 +493,23 @@ static accrue_status fill_next(accrue_run *run, accrue_metrics *metrics, accrue_
     accrue_status st = ACCRUE_OK;
     acr_fill *f = run->fill;
     int64_t place = 0;
-    bool edge = false;
+    bool at_edge = false;
 
     if (f->place == 0)
         ACR_TRY(begin_window(run, err));
     place = f->place;
-    edge = place == f->places - 1;
+    at_edge = place == f->places - 1;
     ACR_TRY(run_places(run, place, metrics, err));
-    if (edge || run->ranks == 1)
+    if (at_edge || run->ranks == 1)
         ACR_TRY(mend(run, place, metrics, err));
-    if (edge && run->ranks > 1)
+    if (at_edge && run->ranks > 1)
         ACR_TRY(take_over(run, err));
     run->next = done_with(run, f->place);
-    if (edge)
+    if (at_edge)
         ACR_TRY(acr_dist_finish(run->dist, err));
     if (run->next == run->used)
         acr_window_close_short(run->window);
-    if (edge)
+    if (at_edge)
         f->place = 0;
 
 cleanup:

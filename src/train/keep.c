@@ -400,16 +400,18 @@ static void prove_waiting(accrue_run *run)
     run->held_up += acr_seconds() - start;
 }
 
-/* Links and what goes, on rank 0, when the save is there; *result.aside is the caller's. */
-static accrue_status conclude(accrue_run *run, acr_save_result *result, accrue_error *err)
+/* What follows a save that is there: links, and what goes. */
+static accrue_status keep(accrue_run *run, accrue_error *err)
 {
-    accrue_status st = end_save(run, result, err);
     double start = acr_seconds();
+    accrue_status st = ACCRUE_OK;
 
-    if (!st && run->rank == 0)
+    run->best_value = run->saving.best_value;
+    run->best_epoch = run->saving.best_epoch;
+    if (run->rank == 0)
         st = acr_keep(run, &run->saving, run->saving.is_best ? run->saving.epoch : -1, err);
     run->held_up += acr_seconds() - start;
-    return st;
+    return acr_agree(run->comm, "a checkpoint's links", st, err);
 }
 
 /* Whether the save under way has come to something that this thread is to do.  Of several ranks the
@@ -434,15 +436,14 @@ accrue_status acr_run_settle(accrue_run *run, bool wait, accrue_error *err)
     if (!is_due(run, wait))
         return ACCRUE_OK;
     run->save_over = false;
-    st = conclude(run, &result, &why);
+    st = end_save(run, &result, &why);
     st = acr_agree(run->comm, "a checkpoint", st, &why);
-    if (!st) {
-        run->best_value = run->saving.best_value;
-        run->best_epoch = run->saving.best_epoch;
-    } else {
-        st = acr_comm_failure(run->comm, &why) ? acr_fail(err, why.status, "%s", why.message)
-                                               : save_failed(run, st, &why, err);
-        run->agreed = run->ranks > 1;
+    if (!st)
+        st = keep(run, &why);
+    run->agreed = st && run->ranks > 1;
+    if (st) {
+        accrue_status lost = acr_comm_failure(run->comm, err);
+        st = lost ? lost : save_failed(run, st, &why, err);
         goto cleanup;
     }
     run->save_status = ACCRUE_OK;

@@ -14,12 +14,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE = 1 << 20, MAPS = 2 /* d2t, t2d */, MAX_TEXTS = 4 };
+enum {
+    PIECE = 1 << 20,
+    BUFFERS = 6, /* a piece for each of the two files; one in the widest type for what ranks send */
+    MAPS = 2,    /* d2t, t2d */
+    MAX_TEXTS = 4
+};
 
 /* An array of the run that goes into the files. */
 typedef struct origin {
     const void *live;
-    void *copy; /* of an array that was about to change; NULL: live is read */
+    int64_t begin, n;        /* elements that `live` has: of a sharded model, this rank's share */
+    const acr_param *shared; /* whose shares the ranks have; NULL: each rank has all */
+    void *copy;              /* of an array that was about to change; NULL: live is read */
     size_t bytes;
     acr_dtype dtype;
     bool changes;
@@ -44,7 +51,7 @@ struct acr_save {
     tensor_file weights, states;
     origin *origins;
     int n_origins;
-    void *buffer;  /* a piece for each of the two */
+    void *buffer;  /* [BUFFERS * PIECE] */
     int64_t bytes; /* of all files, about */
 
     pthread_mutex_t lock; /* of the origins, `stage` and `verdict` */
@@ -56,6 +63,15 @@ struct acr_save {
     bool wait; /* in between */
     accrue_status verdict;
     accrue_error reason;
+    /* Of a sharded model: which piece of which file the ranks exchange next. */
+    accrue_comm *comm;
+    struct {
+        const tensor_file *f;
+        int t;
+        size_t offset;
+    } at;
+    accrue_status lost; /* how an exchange failed */
+    accrue_error loss;
     atomic_bool done;
     accrue_status status;
     accrue_error error;
@@ -67,10 +83,30 @@ struct acr_save {
 static int add_origin(acr_save *s, const void *live, acr_dtype dtype, int64_t n, bool changes)
 {
     s->origins[s->n_origins] = (origin){.live = live,
+                                        .n = n,
                                         .bytes = (size_t)n * acr_dtype_bytes(dtype),
                                         .dtype = dtype,
                                         .changes = changes};
     return s->n_origins++;
+}
+
+/* The share of it that this rank has; all of it where the model is not sharded. */
+static int add_share(acr_save *s, const acr_param *p, void *data, acr_dtype dtype, int64_t begin,
+                     int64_t n)
+{
+    const int i = add_origin(s, data, dtype, p->rows * p->cols, true);
+
+    s->origins[i].begin = begin;
+    s->origins[i].n = n;
+    s->origins[i].shared = s->comm ? p : NULL;
+    return i;
+}
+
+static int add_master(acr_save *s, const acr_model *m, const acr_param *p)
+{
+    const acr_share own = acr_model_share(m, p);
+
+    return add_share(s, p, own.master, m->real, own.begin, own.n);
 }
 
 /* Takes `name` over; NULL is a failure. */
@@ -101,9 +137,10 @@ static bool add_weights(acr_save *s, const acr_model *m)
         if (p == m->top.verifier_norm || p == m->top.verifier_head)
             continue;
         fine = add_tensor(s, &s->weights, acr_strdup(p->name), &like, ACR_DTYPE_BF16,
-                          add_origin(s, p->master ? p->master : p->frozen,
-                                     p->master ? m->real : p->frozen_type, p->rows * p->cols,
-                                     p->trainable));
+                          p->trainable ? add_master(s, m, p)
+                                       : add_origin(s, p->master ? p->master : p->frozen,
+                                                    p->master ? m->real : p->frozen_type,
+                                                    p->rows * p->cols, false));
     }
     if (fine && v->d2t) {
         acr_tensor d2t = {.n_dims = 1, .dims = {v->draft_vocab_size}, .data = v->d2t};
@@ -114,19 +151,28 @@ static bool add_weights(acr_save *s, const acr_model *m)
     return fine;
 }
 
+/* Where "NAME.master" is an origin already, of the weight NAME; -1: it is no master. */
+static int origin_of_master(const acr_save *s, const acr_tensor *t)
+{
+    for (int i = 0; i < s->weights.n; i++) {
+        const size_t n = strlen(s->weights.t[i].name);
+        if (!strncmp(t->name, s->weights.t[i].name, n) && !strcmp(t->name + n, ".master"))
+            return s->weights.from[i];
+    }
+    return -1;
+}
+
 /* state.safetensors: masters, which are origins already, and moments, as they are. */
-static bool add_states(acr_save *s, const acr_state_arrays *a)
+static bool add_states(acr_save *s, const acr_state_arrays *all)
 {
     bool fine = true;
 
-    for (int i = 0; i < a->n && fine; i++) {
-        const acr_tensor *t = &a->t[i];
-        int from = 0;
-        while (from < s->n_origins && s->origins[from].live != t->data)
-            from++;
-        if (from == s->n_origins)
-            add_origin(s, t->data, t->dtype, acr_tensor_elements(t), true);
-        fine = add_tensor(s, &s->states, acr_strdup(t->name), t, t->dtype, from);
+    for (int i = 0; i < all->n && fine; i++) {
+        const acr_state_array *a = &all->a[i];
+        int from = origin_of_master(s, &a->t);
+        if (from < 0)
+            from = add_share(s, a->param, a->data, a->t.dtype, a->begin, a->n);
+        fine = add_tensor(s, &s->states, acr_strdup(a->t.name), &a->t, a->t.dtype, from);
     }
     return fine;
 }
@@ -184,10 +230,10 @@ static accrue_status take_arrays(acr_save *s, acr_model *m, const accrue_window 
         ACR_TRY(acr_state_collect(&a, m, w, err));
     n = m->n_params + a.n + MAPS;
     s->origins = acr_calloc((size_t)n, sizeof *s->origins);
-    s->buffer = acr_malloc(2 * PIECE);
+    s->buffer = acr_malloc(BUFFERS * PIECE);
     if (!s->origins || !s->buffer || !reserve(&s->weights, n) || !reserve(&s->states, n) ||
         !add_weights(s, m) || !add_states(s, &a) || !sort(&s->weights))
-        st = acr_enomem(err, (size_t)n * sizeof *s->origins + 2 * PIECE, "a checkpoint");
+        st = acr_enomem(err, (size_t)n * sizeof *s->origins + BUFFERS * PIECE, "a checkpoint");
     for (int i = 0; i < s->weights.n && !st; i++)
         s->bytes += (int64_t)s->weights.t[i].bytes;
     for (int i = 0; i < s->states.n && !st; i++)
@@ -265,6 +311,109 @@ typedef struct reading {
     const tensor_file *f;
 } reading;
 
+/* What rank r has of elements [begin, begin + n) of an array: from *first on, so many. */
+static int64_t part_of(const origin *o, int r, int64_t begin, int64_t n, int64_t *first)
+{
+    const acr_param *p = o->shared;
+    const int64_t low = p->group->cut[r] - p->offset, high = p->group->cut[r + 1] - p->offset;
+    const int64_t end = begin + n < high ? begin + n : high;
+
+    *first = begin > low ? begin : low;
+    return end > *first ? end - *first : 0;
+}
+
+/* Elements [begin, begin + n), whole in `into` on rank 0. */
+static accrue_status send_piece(acr_save *s, const origin *o, int64_t begin, int64_t n, char *into,
+                                accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    const int ranks = accrue_comm_size(s->comm), rank = accrue_comm_rank(s->comm);
+    const size_t width = acr_dtype_bytes(o->dtype);
+    const acr_comm_label label = {ACR_COMM_WEIGHTS, "a checkpoint's", o->shared->name};
+    const void **send = acr_calloc((size_t)ranks, sizeof *send);
+    void **recv = acr_calloc((size_t)ranks, sizeof *recv);
+    size_t *send_bytes = acr_calloc((size_t)ranks, sizeof *send_bytes);
+    size_t *recv_bytes = acr_calloc((size_t)ranks, sizeof *recv_bytes);
+    acr_comm_request request;
+    int64_t first = 0;
+
+    if (!send || !recv || !send_bytes || !recv_bytes) {
+        st = acr_comm_fail(s->comm, acr_enomem(err, (size_t)ranks * sizeof *send, "a checkpoint"),
+                           err);
+        goto cleanup;
+    }
+    send_bytes[0] = (size_t)part_of(o, rank, begin, n, &first) * width;
+    send[0] = (const char *)o->live + (send_bytes[0] ? (size_t)(first - o->begin) * width : 0);
+    for (int r = 0; rank == 0 && r < ranks; r++) {
+        recv_bytes[r] = (size_t)part_of(o, r, begin, n, &first) * width;
+        recv[r] = into + (recv_bytes[r] ? (size_t)(first - begin) * width : 0);
+    }
+    acr_comm_exchange_begin(s->comm, &request, label, send, send_bytes, recv, recv_bytes);
+    st = acr_comm_wait(s->comm, &request, err);
+
+cleanup:
+    acr_free(send);
+    acr_free(recv);
+    acr_free(send_bytes);
+    acr_free(recv_bytes);
+    return st;
+}
+
+/* The next tensor of both files that ranks share, the state first; false behind the last. */
+static bool find_piece(acr_save *s)
+{
+    for (;;) {
+        const tensor_file *f = s->at.f;
+        if (s->at.t < f->n && s->at.offset < f->t[s->at.t].bytes && f->from[s->at.t] >= 0 &&
+            s->origins[f->from[s->at.t]].shared)
+            return true;
+        s->at.offset = 0;
+        if (++s->at.t < f->n)
+            continue;
+        if (f == &s->weights)
+            return false;
+        s->at.f = &s->weights;
+        s->at.t = 0;
+    }
+}
+
+/* Sends the next piece to rank 0, which has it in `into`, and steps on. */
+static void next_piece(acr_save *s, char *into)
+{
+    const acr_tensor *t = &s->at.f->t[s->at.t];
+    const origin *o = &s->origins[s->at.f->from[s->at.t]];
+    const size_t width = acr_dtype_bytes(t->dtype);
+    const size_t n = t->bytes - s->at.offset < PIECE ? t->bytes - s->at.offset : PIECE;
+
+    s->lost =
+        send_piece(s, o, (int64_t)(s->at.offset / width), (int64_t)(n / width), into, &s->loss);
+    s->at.offset += n;
+}
+
+/* Rank 0 asks for the pieces in the very order in which the others send them.  What a failed job
+ * left unread is not told from here: nothing is given a name then. */
+static const void *exchange_piece(acr_save *s, void *buffer, const acr_tensor *t, size_t n)
+{
+    char *raw = (char *)s->buffer + 2 * PIECE;
+    const origin *o = NULL;
+
+    if (s->lost || !find_piece(s)) {
+        memset(buffer, 0, n);
+        return buffer;
+    }
+    o = &s->origins[s->at.f->from[s->at.t]];
+    next_piece(s, raw);
+    acr_convert(t->dtype, buffer, o->dtype, raw, (int64_t)(n / acr_dtype_bytes(t->dtype)));
+    return buffer;
+}
+
+/* This rank's part in all pieces that are left. */
+static void send_rest(acr_save *s)
+{
+    while (!s->lost && find_piece(s))
+        next_piece(s, (char *)s->buffer + 2 * PIECE);
+}
+
 /* One piece of a tensor, from where its array now is.  What does not change any more, and needs no
  * conversion, is not copied. */
 static const void *read_piece(void *buffer, const acr_tensor *t, size_t offset, size_t n, void *ctx)
@@ -279,6 +428,8 @@ static const void *read_piece(void *buffer, const acr_tensor *t, size_t offset, 
     if (from < 0)
         return data + offset;
     o = &s->origins[from];
+    if (o->shared)
+        return exchange_piece(s, buffer, t, n);
     if (!o->changes && o->dtype == t->dtype)
         return (const char *)o->live + offset;
     pthread_mutex_lock(&s->lock);
@@ -353,7 +504,7 @@ static accrue_status write_both(writing *state, writing *model, accrue_error *er
 {
     accrue_status st = ACCRUE_OK;
     pthread_t thread;
-    bool beside = pthread_create(&thread, NULL, write_beside, state) == 0;
+    bool beside = !state->s->comm && pthread_create(&thread, NULL, write_beside, state) == 0;
 
     if (!beside)
         write_beside(state);
@@ -459,6 +610,10 @@ static accrue_status write_checkpoint(acr_save *s, accrue_error *err)
         ACR_TRY(acr_prove_files(s->temporary, s->weights.t, s->weights.n, s->states.t, s->states.n,
                                 err));
     ACR_TRY(sync_files(s, files, err));
+    if (s->lost) {
+        st = acr_fail(err, s->lost, "%s", s->loss.message);
+        goto cleanup;
+    }
     ACR_TRY(wait_for_verdict(s, err));
     ACR_TRY(acr_checkpoint_name(s->temporary, s->dir, s->parent, s->whole, &s->result.aside, err));
     s->result.seconds = acr_seconds() - start;
@@ -556,8 +711,8 @@ static void save_free(acr_save *s)
 
 /* A save's life --------------------------------------------------------------------------- */
 
-accrue_status acr_save_begin(acr_save **out, const char *dir, acr_model *m,
-                             const acr_save_content *c, accrue_error *err)
+static accrue_status save_create(acr_save **out, const char *dir, acr_model *m,
+                                 const acr_save_content *c, accrue_comm *comm, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     acr_save *s = acr_calloc(1, sizeof *s);
@@ -566,6 +721,7 @@ accrue_status acr_save_begin(acr_save **out, const char *dir, acr_model *m,
     if (!s)
         return acr_enomem(err, sizeof *s, "a checkpoint");
     s->whole = c->state;
+    s->comm = comm;
     atomic_init(&s->done, false);
     ACR_TRY(take_names(s, dir, err));
     ACR_TRY(take_json(s, "config.json", json_incref(m->config.json), err));
@@ -576,15 +732,50 @@ accrue_status acr_save_begin(acr_save **out, const char *dir, acr_model *m,
     if (c->skipped)
         ACR_TRY(take_text(s, "skipped_samples.jsonl", acr_strdup(c->skipped), err));
     ACR_TRY(take_arrays(s, m, c->window, err));
+    s->at.f = &s->states;
     if (pthread_mutex_init(&s->lock, NULL) != 0 || pthread_cond_init(&s->changed, NULL) != 0) {
         st = acr_enomem(err, sizeof *s, "a checkpoint's lock");
         goto cleanup;
     }
     s->has_lock = true;
     s->wait = c->wait;
-    start(s);
     *out = s;
     s = NULL;
+
+cleanup:
+    if (s)
+        save_free(s);
+    return st;
+}
+
+accrue_status acr_save_begin(acr_save **out, const char *dir, acr_model *m,
+                             const acr_save_content *c, accrue_error *err)
+{
+    accrue_status st = save_create(out, dir, m, c, NULL, err);
+
+    if (!st)
+        start(*out);
+    return st;
+}
+
+accrue_status acr_save_shared(acr_save **out, const char *dir, acr_model *m,
+                              const acr_save_content *c, accrue_comm *comm, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    acr_save *s = NULL;
+
+    *out = NULL;
+    ACR_TRY(save_create(&s, dir, m, c, comm, err));
+    s->wait = false;
+    if (accrue_comm_rank(comm) == 0)
+        run(s);
+    send_rest(s); /* all of it, or behind a write that failed */
+    if (s->lost)
+        st = acr_fail(err, s->lost, "%s", s->loss.message);
+    else if (accrue_comm_rank(comm) == 0) {
+        *out = s;
+        s = NULL;
+    }
 
 cleanup:
     if (s)

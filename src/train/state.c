@@ -320,7 +320,8 @@ accrue_status acr_state_collect(acr_state_arrays *out, acr_model *m, const accru
     }
     for (int i = 0; i < n && fine; i++) {
         acr_optimizer_state s = acr_window_state(w, i);
-        fine = add_array(out, m, acr_model_find(m, s.name), moments[s.moment], s.data, s.begin, s.n);
+        fine =
+            add_array(out, m, acr_model_find(m, s.name), moments[s.moment], s.data, s.begin, s.n);
     }
     if (!fine) {
         acr_state_arrays_free(out);

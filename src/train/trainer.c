@@ -319,7 +319,8 @@ static accrue_status keep_maps(accrue_run *run, const char *data_path, accrue_er
 {
     accrue_error why = {0};
 
-    if (run->rank || !run->setup.vocab_built || !acr_vocab_write(&run->setup.model->vocab, data_path, &why))
+    if (run->rank || !run->setup.vocab_built ||
+        !acr_vocab_write(&run->setup.model->vocab, data_path, &why))
         return ACCRUE_OK;
     return acr_notice(run, err, "the vocabulary maps were not written: %s", why.message);
 }

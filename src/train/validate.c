@@ -186,8 +186,8 @@ static accrue_status sum_up(validation *x, accrue_run *run, accrue_metrics *out,
         return acr_enomem(err, (size_t)run->ranks * sizeof *begin, "a validation");
     for (int r = 0; r < run->ranks; r++) {
         int64_t share = (x->e->n - r + run->ranks - 1) / run->ranks;
-        begin[r + 1] = begin[r] + (size_t)((share > 0 ? share : 0) * (1 + x->n_values)) *
-                                      sizeof *x->values;
+        begin[r + 1] =
+            begin[r] + (size_t)((share > 0 ? share : 0) * (1 + x->n_values)) * sizeof *x->values;
     }
     ACR_TRY(acr_comm_gather(run->comm, "the validation's losses", x->values, begin, err));
     for (int64_t i = 0; i < x->e->n; i++) {
