@@ -5,6 +5,10 @@ if(ACCRUE_ONEDNN)
 endif()
 cmake_path(APPEND ACCRUE_PC_LIBDIR "\${prefix}" "${CMAKE_INSTALL_LIBDIR}")
 cmake_path(APPEND ACCRUE_PC_INCLUDEDIR "\${prefix}" "${CMAKE_INSTALL_INCLUDEDIR}")
+if(ACCRUE_HAS_MPI)
+  list(JOIN MPI_C_LIBRARIES " " libraries)
+  string(PREPEND ACCRUE_PC_PRIVATE "${libraries} ")
+endif()
 
 # The prefix may be chosen as late as `cmake --install --prefix`, so the file is made then.
 install(CODE "set(PROJECT_VERSION \"${PROJECT_VERSION}\")

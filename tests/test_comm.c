@@ -112,8 +112,9 @@ static void refuses_what_is_no_job(void **state)
     (void)state;
     assert_fails(accrue_comm_open_threads(c, 0, 1, &e), ACCRUE_EINVAL, &e, "0 ranks", NULL);
     assert_fails(accrue_comm_open_threads(c, 2, -1, &e), ACCRUE_EINVAL, &e, "-1 s", NULL);
-    assert_fails(accrue_comm_open_threads(c, 2, NAN, &e), ACCRUE_EINVAL, &e, "nan s", NULL);
-    assert_fails(accrue_comm_open_threads(c, 2, INFINITY, &e), ACCRUE_EINVAL, &e, "inf s", NULL);
+    assert_fails(accrue_comm_open_threads(c, 2, (double)NAN, &e), ACCRUE_EINVAL, &e, "nan s", NULL);
+    assert_fails(accrue_comm_open_threads(c, 2, (double)INFINITY, &e), ACCRUE_EINVAL, &e, "inf s",
+                 NULL);
     assert_null(c[0]);
 }
 

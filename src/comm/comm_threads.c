@@ -22,7 +22,7 @@ typedef struct thread_job {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool has_lock;
-    int size, open; /* ranks; those not yet freed */
+    int open; /* ranks not yet freed */
     accrue_error failure;
     place *places;
     const void **parts; /* [size] for each rank */
@@ -232,24 +232,21 @@ static const acr_transport threads = {.exchange = exchange,
                                       .wake = wake,
                                       .close = leave};
 
-static accrue_status job_create(thread_job **out, int size, accrue_error *err)
+static thread_job *job_create(int size) /* NULL when out of memory */
 {
     const size_t n = (size_t)size;
     thread_job *job = acr_calloc(1, sizeof *job);
 
-    *out = NULL;
     if (!job)
-        return acr_enomem(err, sizeof *job, "a job");
-    job->size = size;
+        return NULL;
     job->places = acr_calloc(n, sizeof *job->places);
     job->parts = acr_calloc(n * n, sizeof *job->parts);
     job->has_lock = acr_comm_init_locks(&job->lock, &job->changed);
     if (!job->places || !job->parts || !job->has_lock) {
         job_free(job);
-        return acr_enomem(err, n * n * sizeof *job->parts, "a job");
+        return NULL;
     }
-    *out = job;
-    return ACCRUE_OK;
+    return job;
 }
 
 accrue_status accrue_comm_open_threads(accrue_comm **out, int ranks, double timeout,
@@ -260,9 +257,14 @@ accrue_status accrue_comm_open_threads(accrue_comm **out, int ranks, double time
 
     if (ranks < 1)
         return acr_fail(err, ACCRUE_EINVAL, "%d ranks; at least 1", ranks);
-    memset(out, 0, (size_t)ranks * sizeof *out);
+    for (int r = 0; r < ranks; r++)
+        out[r] = NULL;
     ACR_TRY(acr_comm_check_timeout(timeout, err));
-    ACR_TRY(job_create(&job, ranks, err));
+    job = job_create(ranks);
+    if (!job) {
+        st = acr_enomem(err, sizeof *job, "ranks");
+        goto cleanup;
+    }
     for (int r = 0; r < ranks; r++) {
         ACR_TRY(acr_comm_create(&out[r], &threads, r, ranks, timeout, err));
         out[r]->job = job;

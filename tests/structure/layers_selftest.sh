@@ -8,7 +8,7 @@ failed=0
 # try NAME EXPECTED FILE INCLUDE: one offending (or fine) #include in a tree of all layers
 try() {
     rm -rf "$work"
-    for layer in base tensor kernel data tape model train cli; do
+    for layer in base tensor kernel data comm tape model train cli; do
         mkdir -p "$work/$layer"
         echo "/* $layer */" >"$work/$layer/$layer.h"
     done
