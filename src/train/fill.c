@@ -456,7 +456,8 @@ static accrue_status take_over(accrue_run *run, accrue_error *err)
         acr_metrics_unpack(&m, f->metrics + i * f->n_values);
         accrue_metrics_add(&run->window_metrics, &m);
     }
-    acr_window_join(run->window, run->window_size - share_of(run, run->rank), 0.0, has_weight);
+    st = acr_window_join(run->window, run->window_size - share_of(run, run->rank), 0.0, has_weight,
+                         err);
 
 cleanup:
     return st;

@@ -46,7 +46,8 @@ bool acr_window_close_short(accrue_window *window);
 
 /* Counts n micro-batches of the window that other ranks completed; `loss` and `has_weight` are
  * theirs.  At a boundary of all ranks the window is then full, or to be closed short. */
-void acr_window_join(accrue_window *window, int64_t n, double loss, bool has_weight);
+accrue_status acr_window_join(accrue_window *window, int64_t n, double loss, bool has_weight,
+                              accrue_error *err);
 
 int64_t acr_window_filled(const accrue_window *window); /* micro-batches in the current window */
 

@@ -507,14 +507,22 @@ bool acr_window_close_short(accrue_window *w)
     return true;
 }
 
-void acr_window_join(accrue_window *w, int64_t n, double loss, bool has_weight)
+accrue_status acr_window_join(accrue_window *w, int64_t n, double loss, bool has_weight,
+                              accrue_error *err)
 {
+    accrue_status st = ACCRUE_OK;
+
+    ACR_TRY(prepare(w, err)); /* of a window in which this rank has no micro-batch */
+    w->zeroed = false;
     w->loss_sum += loss;
     w->has_gradient = w->has_gradient || has_weight;
     w->micro_batches += n;
     w->filled += n;
     if (w->filled == w->opt.gradient_accumulation_steps)
         close_window(w);
+
+cleanup:
+    return st;
 }
 
 int64_t acr_window_filled(const accrue_window *w)
