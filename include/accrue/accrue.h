@@ -446,17 +446,24 @@ typedef struct accrue_verify_row {
 } accrue_verify_row;
 
 typedef struct accrue_verify_report {
-    int64_t n, micro_batches, tokens, supervised_tokens;
+    int64_t n, micro_batches, tokens, supervised_tokens; /* of the last window */
+    int ranks;                                           /* that accumulated it */
+    bool sharded;
+    int64_t epoch_micro_batches, epoch_steps; /* of epoch 0, of all ranks; optimizer steps */
+    /* Against the micro-batches' own gradients, each computed alone, added up in f64: the largest
+     * difference, the largest gradient, and the bound on their ratio. */
+    double parts_max_abs, grad_max, parts_bound;
     double bound, update_bound; /* on grad_max_rel; on update_max_rel */
     int n_rows;
     accrue_verify_row rows[128];
     bool pass;
 } accrue_verify_report;
 
-/* Accumulates the first two windows of epoch 0 (that have a supervised token) as training does and
- * compares them, and the first one's update, with references computed in one piece: `token`, one
- * micro-batch holding the whole window; `microbatch`, the mean of separately computed gradients.
- * EVERIFY when a group exceeds the bound; the report is filled all the same. */
+/* Accumulates the first two windows of epoch 0 (that have a supervised token) as training does, on
+ * opt->ranks ranks, and compares them, and the first one's update, with references that one rank
+ * computes in one piece: `token`, one micro-batch holding the whole window; `microbatch`, the mean
+ * of separately computed gradients.  EVERIFY when a bound is exceeded; the report is filled all the
+ * same. */
 ACCRUE_API ACCRUE_CHECK accrue_status accrue_verify(accrue_verify_report *out,
                                                     const accrue_train_options *opt,
                                                     accrue_error *err);

@@ -1,10 +1,11 @@
-/* dist.c - gradients and weights of a model that several ranks train.
+/* dist.c - gradients and weights of a model, on one rank or several.
  *
- * Replicated, each rank adds its micro-batches up in the groups' gradients, and at the boundary the
- * ranks' sums are added.  Sharded, a rank keeps its share of masters, moments and gradient; a
- * group's matrices are gathered when it is first used, its gradient is reduced into the shares when
- * it is complete.  Either way a reduction begins when the tape says that a group is ready, and runs
- * while the rest of backward does.
+ * A group's gradient of a micro-batch is complete before it is added to the sum over micro-batches,
+ * so that the sum is rounded once for each.  Replicated, a rank adds its micro-batches up, and at
+ * the boundary the ranks' sums are added.  Sharded, a rank keeps its share of masters, moments and
+ * gradient; a group's matrices are gathered when it is first used, its gradient is reduced into the
+ * shares when it is complete.  Either way a reduction begins when the tape says that a group is
+ * ready, and runs while the rest of backward does.
  *
  * Which collectives there are, and in which order, is planned from the largest micro-batch
  * (acr_dist_plan).  A micro-batch may use less of the model, or fail: what it left out is made up
@@ -22,14 +23,15 @@ typedef struct part {
     int64_t first_use, last_use; /* records of the largest micro-batch; -1: none */
     bool passing;
 
-    bool as_bf16;            /* matrices are gathered as the bf16 operands that they are */
-    void *weights;           /* sharded: [n_matrices], whole */
-    void *vectors;           /* sharded: real [n - n_matrices], whole; always there */
-    void *grad;              /* sharded: real [n] */
-    acr_exact *exact;        /* reproducible: sums of gradients */
-    size_t *weight_begin;    /* [ranks + 1] bytes of the ranks' shares of `weights` */
-    size_t *vector_begin;    /* of `vectors` */
-    int64_t *grad_begin;     /* elements of the ranks' shares of the gradient */
+    bool as_bf16;         /* matrices are gathered as the bf16 operands that they are */
+    void *weights;        /* sharded: [n_matrices], whole */
+    void *vectors;        /* sharded: real [n - n_matrices], whole; always there */
+    void *grad;           /* real [n]: a micro-batch's own; NULL: that is the sum itself */
+    void *sum;            /* real [n], over micro-batches: the accumulator, or its deferred whole */
+    acr_exact *exact;     /* reproducible: the sum, in place of it; whole or of this rank's share */
+    size_t *weight_begin; /* [ranks + 1] bytes of the ranks' shares of `weights` */
+    size_t *vector_begin; /* of `vectors` */
+    int64_t *grad_begin;  /* elements of the ranks' shares of the gradient */
     size_t *grad_byte_begin; /* replicated: bytes of them */
     acr_comm_request gather, reduce, spread;
     bool gathered, touched;
@@ -41,7 +43,8 @@ struct acr_dist {
     int rank, ranks;
     bool sharded, defer;
     bool reproducible;
-    bool fresh; /* `grad` is a micro-batch's own, to be emptied before each */
+    bool apart;  /* a micro-batch's gradient has arrays of its own */
+    bool shares; /* gradients are reduced into shares after each micro-batch */
 
     part *parts; /* [n] in the order of first uses */
     int n;
@@ -125,7 +128,8 @@ accrue_status acr_dist_create(acr_dist **out, acr_model *m, accrue_comm *comm,
     d->sharded = m->sharding.ranks > 1;
     d->defer = o->defer_reduce;
     d->reproducible = o->reproducible;
-    d->fresh = o->reproducible || (d->sharded && !d->defer);
+    d->apart = d->sharded || (o->n > 1 && !o->reproducible);
+    d->shares = d->sharded && !d->defer;
     d->parts = acr_calloc((size_t)m->n_groups, sizeof *d->parts);
     if (!d->parts) {
         st = acr_enomem(err, (size_t)m->n_groups * sizeof *d->parts, "the ranks' plan");
@@ -154,6 +158,8 @@ static void part_free(part *p)
         acr_free(p->weights);
         acr_free(p->grad);
     }
+    if (p->d->sharded)
+        acr_free(p->sum);
     acr_free(p->vectors);
     acr_free(p->exact);
     acr_free(p->weight_begin);
@@ -228,8 +234,8 @@ static void find_passing(acr_dist *d)
         int next = i + 1;
         while (next < d->n && !comes_and_goes(&d->parts[next]))
             next++;
-        d->parts[i].passing = d->sharded && !d->defer && comes_and_goes(&d->parts[i]) &&
-                              next < d->n && d->parts[next].first_use >= 0 &&
+        d->parts[i].passing = comes_and_goes(&d->parts[i]) && next < d->n &&
+                              d->parts[next].first_use >= 0 &&
                               d->parts[i].last_use < d->parts[next].first_use;
     }
 }
@@ -247,38 +253,41 @@ static void point_at_vectors(const part *p)
     }
 }
 
-static accrue_status reserve_sharded(part *p, size_t *most_weights, size_t *most_grad,
-                                     accrue_error *err)
+static accrue_status reserve_part(part *p, size_t *most_weights, size_t *most_grad,
+                                  accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     acr_dist *d = p->d;
-    const size_t weights = p->weight_begin[d->ranks];
+    const size_t weights = d->sharded ? p->weight_begin[d->ranks] : 0;
     const size_t grad = (size_t)p->g->n * real_bytes(d);
+    const int64_t own = p->grad_begin[d->rank + 1] - p->grad_begin[d->rank];
+    const size_t exact = (size_t)(d->shares ? own : p->g->n) * sizeof *p->exact;
 
-    ACR_TRY(need(d, &p->vectors, p->vector_begin[d->ranks], p->g->name, err));
-    point_at_vectors(p);
+    if (d->sharded) {
+        ACR_TRY(need(d, &p->vectors, p->vector_begin[d->ranks], p->g->name, err));
+        point_at_vectors(p);
+    }
+    if (d->reproducible)
+        ACR_TRY(need(d, &p->exact, exact, p->g->name, err));
+    else if (d->defer)
+        ACR_TRY(need(d, &p->sum, grad, p->g->name, err));
+    else if (!d->sharded)
+        p->sum = p->g->accumulator;
+    if (d->defer)
+        d->deferred_bytes +=
+            (int64_t)(d->reproducible ? exact - (size_t)own * sizeof *p->exact : grad);
     if (p->passing) {
         *most_weights = weights > *most_weights ? weights : *most_weights;
         *most_grad = grad > *most_grad ? grad : *most_grad;
         goto cleanup;
     }
-    ACR_TRY(need(d, &p->weights, weights, p->g->name, err));
-    ACR_TRY(need(d, &p->grad, grad, p->g->name, err));
-    if (d->defer)
-        d->deferred_bytes += (int64_t)grad;
+    if (d->sharded)
+        ACR_TRY(need(d, &p->weights, weights, p->g->name, err));
+    if (d->apart)
+        ACR_TRY(need(d, &p->grad, grad, p->g->name, err));
 
 cleanup:
     return st;
-}
-
-/* Where the exact sums are: of whole groups, or of this rank's shares of them. */
-static accrue_status reserve_exact(part *p, accrue_error *err)
-{
-    const acr_dist *d = p->d;
-    const bool shares = d->sharded && !d->defer;
-    int64_t n = shares ? p->grad_begin[d->rank + 1] - p->grad_begin[d->rank] : p->g->n;
-
-    return need(p->d, &p->exact, (size_t)n * sizeof *p->exact, p->g->name, err);
 }
 
 static accrue_status reserve(acr_dist *d, accrue_error *err)
@@ -286,18 +295,14 @@ static accrue_status reserve(acr_dist *d, accrue_error *err)
     accrue_status st = ACCRUE_OK;
     size_t weights = 0, grad = 0;
 
-    for (int i = 0; i < d->n; i++) {
-        if (d->sharded)
-            ACR_TRY(reserve_sharded(&d->parts[i], &weights, &grad, err));
-        if (d->reproducible)
-            ACR_TRY(reserve_exact(&d->parts[i], err));
-    }
+    for (int i = 0; i < d->n; i++)
+        ACR_TRY(reserve_part(&d->parts[i], &weights, &grad, err));
     ACR_TRY(need(d, &d->passing_weights, weights, "weights in use", err));
-    ACR_TRY(need(d, &d->passing_grad, grad, "a gradient in use", err));
+    ACR_TRY(need(d, &d->passing_grad, d->apart ? grad : 0, "a gradient in use", err));
     for (int i = 0; i < d->n; i++)
         if (d->parts[i].passing) {
             d->parts[i].weights = d->passing_weights;
-            d->parts[i].grad = d->passing_grad;
+            d->parts[i].grad = d->apart ? d->passing_grad : NULL;
         }
 
 cleanup:
@@ -444,9 +449,9 @@ static void touch(part *p)
         wait_for(d, (acr_comm_request *)(uintptr_t)&d->passing->reduce);
     if (p->passing)
         d->passing = p;
-    if (d->sharded)
+    if (d->apart)
         point_at_grad(p, p->grad);
-    if (d->fresh)
+    if (d->apart || d->reproducible)
         memset(p->g->grad, 0, (size_t)p->g->n * real_bytes(d));
 }
 
@@ -542,7 +547,8 @@ static void combine_replicated(void *ctx, int64_t begin, int64_t n, const void *
 {
     const part *p = ctx;
 
-    add_parts(p, (char *)p->g->grad + p->grad_byte_begin[p->d->rank], false, begin, n, parts);
+    add_parts(p, (char *)p->g->accumulator + p->grad_byte_begin[p->d->rank], false, begin, n,
+              parts);
 }
 
 static void combine_shares(void *ctx, int64_t begin, int64_t n, const void *const *parts)
@@ -566,7 +572,7 @@ static void combine_exact(void *ctx, int64_t begin, int64_t n, const void *const
     const part *p = ctx;
     const acr_dist *d = p->d;
     acr_exact *own = p->exact + p->grad_begin[d->rank] + begin;
-    char *out = d->sharded ? p->g->accumulator : (char *)p->g->grad + p->grad_byte_begin[d->rank];
+    char *out = (char *)p->g->accumulator + (d->sharded ? 0 : p->grad_byte_begin[d->rank]);
 
     for (int r = 0; r < d->ranks; r++)
         if (r != d->rank)
@@ -578,17 +584,43 @@ static void begin_reduce(part *p)
 {
     acr_dist *d = p->d;
     acr_comm_label label = {ACR_COMM_GRADIENT, "the gradient of", p->g->name};
-    const bool whole_sums = d->reproducible && (!d->sharded || d->defer);
+    const bool whole_sums = d->reproducible && !d->shares;
     acr_comm_combine combine = d->sharded ? combine_shares : combine_replicated;
+    const void *from = d->shares ? p->g->grad : p->sum;
 
-    if (whole_sums)
+    if (whole_sums) {
         combine = combine_exact;
-    else if (d->reproducible)
+        from = p->exact;
+    } else if (d->reproducible) {
         combine = combine_fresh_exact;
-    acr_comm_reduce_begin(d->comm, &p->reduce, label, whole_sums ? p->exact : p->g->grad,
+    }
+    acr_comm_reduce_begin(d->comm, &p->reduce, label, from,
                           whole_sums ? sizeof *p->exact : real_bytes(d), p->grad_begin, combine, p);
     if (!d->sharded)
-        acr_comm_gather_begin(d->comm, &p->spread, label, p->g->grad, p->grad_byte_begin);
+        acr_comm_gather_begin(d->comm, &p->spread, label, p->g->accumulator, p->grad_byte_begin);
+}
+
+static void add_task(int64_t i, void *ctx)
+{
+    const part *p = ctx;
+    const acr_backend *backend = acr_backend_for(p->d->model->real);
+    const size_t at = (size_t)(i * ACR_BLOCK) * real_bytes(p->d);
+
+    backend->accumulate(least(ACR_BLOCK, p->g->n - i * ACR_BLOCK), (const char *)p->grad + at,
+                        (char *)p->sum + at);
+}
+
+/* The micro-batch's gradient to those before it. */
+static void add_up(part *p)
+{
+    acr_dist *d = p->d;
+
+    if (d->shares)
+        return;
+    if (d->reproducible)
+        acr_exact_add_all(p->exact, d->model->real, p->g->grad, p->g->n);
+    else if (d->apart)
+        acr_parallel((p->g->n + ACR_BLOCK - 1) / ACR_BLOCK, add_task, p);
 }
 
 /* The group's gradient of this micro-batch is complete. */
@@ -598,11 +630,12 @@ static void complete(part *p)
 
     if (p->touched && !is_fit(p) && d->reproducible)
         memset(p->g->grad, 0, (size_t)p->g->n * real_bytes(d)); /* as integers it would overflow */
-    if (p->touched && d->reproducible && (!d->sharded || d->defer))
-        acr_exact_add_all(p->exact, d->model->real, p->g->grad, p->g->n);
-    if (d->ranks == 1 || (!d->last && (!d->sharded || d->defer)))
+    if (p->touched)
+        add_up(p);
+    if (d->ranks == 1 || !(d->last || d->shares))
         return;
-    touch(p); /* where nothing was added: zeros, or what earlier micro-batches left */
+    if (d->shares)
+        touch(p); /* where nothing was added: zeros */
     begin_reduce(p);
 }
 
@@ -611,7 +644,7 @@ static void reduce_backward(acr_dist *d, int to)
 {
     for (; d->n - 1 - d->backward_at >= to; d->backward_at++) {
         part *p = &d->parts[d->n - 1 - d->backward_at];
-        if (p->passing && !p->gathered)
+        if (d->sharded && p->passing && !p->gathered)
             gather(p);
         complete(p);
         if (p->passing)
@@ -626,7 +659,7 @@ static void on_backward(acr_group *g, void *payload)
 
     if (!p)
         return;
-    if (p->passing && !p->gathered) {
+    if (d->sharded && p->passing && !p->gathered) {
         reduce_backward(d, (int)(p - d->parts) + 1);
         gather(p);
     }
@@ -660,16 +693,13 @@ accrue_status acr_dist_begin_window(acr_dist *d, accrue_error *err)
     d->passing = NULL;
     for (int i = 0; i < d->n; i++) {
         part *p = &d->parts[i];
+        const int64_t own = p->grad_begin[d->rank + 1] - p->grad_begin[d->rank];
         wait_for(d, &p->reduce);
         wait_for(d, &p->spread);
-        if (d->sharded && d->defer)
-            memset(p->grad, 0, (size_t)p->g->n * real_bytes(d));
-        if (d->reproducible && d->sharded && !d->defer)
-            memset(p->exact, 0,
-                   (size_t)(p->grad_begin[d->rank + 1] - p->grad_begin[d->rank]) *
-                       sizeof *p->exact);
-        else if (d->reproducible)
-            memset(p->exact, 0, (size_t)p->g->n * sizeof *p->exact);
+        if (d->reproducible)
+            memset(p->exact, 0, (size_t)(d->shares ? own : p->g->n) * sizeof *p->exact);
+        else if (d->defer)
+            memset(p->sum, 0, (size_t)p->g->n * real_bytes(d));
     }
     return outcome(d, err);
 }
@@ -692,6 +722,9 @@ accrue_status acr_dist_end(acr_dist *d, accrue_error *err)
         reduce_backward(d, 0);
     for (int i = 0; i < d->n; i++)
         release(&d->parts[i]);
+    /* For whoever looks: the sum. */
+    for (int i = 0; i < d->n && !d->sharded; i++)
+        point_at_grad(&d->parts[i], d->parts[i].g->accumulator);
     return outcome(d, err);
 }
 
@@ -704,8 +737,8 @@ accrue_status acr_dist_finish(acr_dist *d, accrue_error *err)
         if (d->status || !d->reproducible)
             continue;
         if (d->ranks == 1)
-            acr_exact_value_all(d->model->real, p->g->grad, p->exact, p->g->n);
-        else if (d->sharded && !d->defer)
+            acr_exact_value_all(d->model->real, p->g->accumulator, p->exact, p->g->n);
+        else if (d->shares)
             acr_exact_value_all(d->model->real, p->g->accumulator, p->exact,
                                 p->grad_begin[d->rank + 1] - p->grad_begin[d->rank]);
     }

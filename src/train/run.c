@@ -290,8 +290,8 @@ static accrue_status open_parts(accrue_run *run, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     const accrue_train_options *opt = &run->opt;
-    const acr_dist_options dist = {.defer_reduce = opt->defer_reduce,
-                                   .reproducible = opt->reproducible};
+    const acr_dist_options dist = {
+        .n = run->turns.n, .defer_reduce = opt->defer_reduce, .reproducible = opt->reproducible};
     acr_batch_shape masks = run->setup.shape;
     int64_t n = opt->window.gradient_accumulation_steps, window = run->window_n;
 

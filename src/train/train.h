@@ -167,6 +167,7 @@ int64_t acr_find_unfit(acr_dtype t, const void *x, int64_t n, double limit);
 typedef struct acr_dist acr_dist;
 
 typedef struct acr_dist_options {
+    int64_t n;         /* micro-batches of this rank in a window */
     bool defer_reduce; /* sharded: whole gradients on every rank until the boundary */
     bool reproducible; /* sums over micro-batches are exact */
 } acr_dist_options;
@@ -652,6 +653,23 @@ accrue_status acr_keep_best_alone(accrue_run *run, accrue_error *err);
 /* Does what follows the save under way once it is written, which `wait` waits for.  A failure is
  * an error or a notice, as --on-save-error says. */
 accrue_status acr_run_settle(accrue_run *run, bool wait, accrue_error *err);
+
+/* verify.c, verify_ranks.c ----------------------------------------------------------------- */
+
+/* What several ranks have made of the first windows of epoch 0: all trainable parameters one behind
+ * the other, in the model's precision. */
+typedef struct acr_proof_ranks {
+    void
+        *gradient[2]; /* accumulated; [1] NULL: there is no second window with a supervised token */
+    void *updated;    /* masters after the first step */
+} acr_proof_ranks;
+
+accrue_status acr_proof_on_ranks(acr_proof_ranks *out, const accrue_train_options *opt,
+                                 accrue_error *err);
+void acr_proof_ranks_free(acr_proof_ranks *p);
+/* Accumulates windows as training does until one has a supervised token.  [collective] */
+accrue_status acr_proof_accumulate(accrue_run *run, accrue_error *err);
+int64_t acr_proof_elements(const acr_model *m);
 
 /* resume.c --------------------------------------------------------------------------------- */
 
