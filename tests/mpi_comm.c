@@ -13,13 +13,12 @@ static void nap(long milliseconds)
     nanosleep(&t, NULL);
 }
 
-/* All have begun, so that what follows happens to a job under way. */
-static void meet(accrue_comm *c)
+/* All have begun, so that what follows happens to a job under way; or already has. */
+static accrue_status meet(accrue_comm *c, accrue_error *err)
 {
-    accrue_error e;
     int all[MAX_RANKS], rank = accrue_comm_rank(c);
 
-    CHECK(!acr_comm_share(c, "the beginning", &rank, sizeof rank, all, &e), &e);
+    return acr_comm_share(c, "the beginning", &rank, sizeof rank, all, err);
 }
 
 static accrue_status compute_until_failure(accrue_comm *c, accrue_error *err)
@@ -78,7 +77,8 @@ static accrue_status run_case(accrue_comm *c, const char *what, bool odd, uint64
         CHECK(accrue_comm_local_size(c) == accrue_comm_size(c), err);
         return ACCRUE_OK;
     }
-    meet(c);
+    if (meet(c, err))
+        return err->status;
     if (!strcmp(what, "inject") && odd)
         acr_comm_fail_collective(c, n);
     if (!strcmp(what, "load"))
