@@ -55,7 +55,7 @@ cleanup:
 }
 
 static accrue_status register_shared(accrue_window *w, const acr_model *m, const acr_param *p,
-                                     accrue_comm *comm, int64_t *cut, accrue_error *err)
+                                     int64_t *cut, accrue_error *err)
 {
     const acr_share own = acr_model_share(m, p);
     const int64_t n = p->rows * p->cols;
@@ -64,11 +64,10 @@ static accrue_status register_shared(accrue_window *w, const acr_model *m, const
         int64_t at = p->group->cut[r] - p->offset;
         cut[r] = at < 0 ? 0 : at < n ? at : n;
     }
-    return acr_window_add_shared(w, p->name, m->real, &own, p->rows, p->cols, comm, cut, err);
+    return acr_window_add_shared(w, p->name, m->real, &own, p->rows, p->cols, cut, err);
 }
 
-accrue_status acr_register_params(accrue_window *w, acr_model *m, accrue_comm *comm,
-                                  accrue_error *err)
+accrue_status acr_register_params(accrue_window *w, acr_model *m, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     const size_t n = (size_t)m->sharding.ranks + 1;
@@ -79,7 +78,7 @@ accrue_status acr_register_params(accrue_window *w, acr_model *m, accrue_comm *c
     for (int i = 0; i < m->n_params; i++) {
         acr_param *p = &m->params[i];
         if (p->trainable && m->sharding.ranks > 1)
-            ACR_TRY(register_shared(w, m, p, comm, cut, err));
+            ACR_TRY(register_shared(w, m, p, cut, err));
         else if (p->trainable)
             ACR_TRY(acr_window_add_accumulated(w, p->name, m->real, p->master, p->grad, p->rows,
                                                p->cols, err));
@@ -268,7 +267,8 @@ static accrue_status open_window(accrue_run *run, accrue_error *err)
     if (!w.muon_ns_dtype)
         w.muon_ns_dtype = run->opt.compute;
     ACR_TRY(accrue_window_create(&run->window, &w, err));
-    ACR_TRY(acr_register_params(run->window, run->setup.model, run->comm, err));
+    acr_window_set_comm(run->window, run->comm);
+    ACR_TRY(acr_register_params(run->window, run->setup.model, err));
 
 cleanup:
     return st;

@@ -19,11 +19,15 @@ accrue_status acr_window_add_accumulated(accrue_window *window, const char *name
                                          void *param, void *accumulator, int64_t rows, int64_t cols,
                                          accrue_error *err);
 
-/* The same of a parameter that the ranks of `comm` share: rank r keeps elements [cut[r], cut[r + 1])
- * of it, whole blocks, and `own` are this rank's.  `cut` is copied; clip and step are [collective]. */
+/* Ranks that take their steps together, before the first parameter: clip and step are [collective]
+ * from here on. */
+void acr_window_set_comm(accrue_window *window, accrue_comm *comm);
+
+/* acr_window_add_accumulated of a parameter that the ranks share: rank r keeps elements
+ * [cut[r], cut[r + 1]) of it, whole blocks, and `own` are this rank's.  `cut` is copied. */
 accrue_status acr_window_add_shared(accrue_window *window, const char *name, acr_dtype dtype,
                                     const acr_share *own, int64_t rows, int64_t cols,
-                                    accrue_comm *comm, const int64_t *cut, accrue_error *err);
+                                    const int64_t *cut, accrue_error *err);
 
 /* Before each micro-batch: where the last window is over, empties the accumulators for the next.
  * Costs nothing in mid-window or when zero_grad has done it. */
@@ -106,10 +110,6 @@ typedef struct acr_block {
     int64_t bad;          /* first element that is not finite, -1 */
 } acr_block;
 
-/* Muon for matrices with both sides > 1 whose names have none of embed_tokens, lm_head, codebook,
- * markov_w1, markov_w2. */
-bool acr_muon_takes(const char *name, int64_t rows, int64_t cols);
-
 typedef struct acr_optim acr_optim; /* scratch */
 
 /* Scratch for the parameters given; blocks and parameters are borrowed.  `comm` is that of the
@@ -137,6 +137,22 @@ typedef struct acr_optim_args {
 /* One update of every parameter.  Fails where a matrix product cannot be prepared, or as the job
  * does. */
 accrue_status acr_optim_step(acr_optim *optim, const acr_optim_args *args, accrue_error *err);
+
+/* muon.c ----------------------------------------------------------------------------------- */
+
+/* Muon for matrices with both sides > 1 whose names have none of embed_tokens, lm_head, codebook,
+ * markov_w1, markov_w2. */
+bool acr_muon_takes(const char *name, int64_t rows, int64_t cols);
+
+typedef struct acr_muon acr_muon; /* scratch, and which rank orthogonalises what */
+
+/* *out is NULL where no parameter is Muon's. */
+accrue_status acr_muon_create(acr_muon **out, const accrue_window_options *opt,
+                              const acr_window_param *params, int n_params, acr_block *blocks,
+                              accrue_comm *comm, accrue_error *err);
+void acr_muon_free(acr_muon *muon);
+/* [collective] */
+accrue_status acr_muon_step(acr_muon *muon, const acr_optim_args *args, accrue_error *err);
 
 /* exact.c ---------------------------------------------------------------------------------- */
 
@@ -489,8 +505,7 @@ void acr_weigh(acr_weighting *out, const acr_eagle3_options *o, accrue_loss_norm
 accrue_status acr_micro_batch(accrue_metrics *out, acr_model *m, acr_tape *t, const acr_batch *b,
                               const acr_eagle3_options *o, const acr_weighting *w, bool backward,
                               accrue_error *err);
-accrue_status acr_register_params(accrue_window *w, acr_model *m, accrue_comm *comm,
-                                  accrue_error *err);
+accrue_status acr_register_params(accrue_window *w, acr_model *m, accrue_error *err);
 
 /* The smallest micro-batch of the latest validation, and what it gave. */
 typedef struct acr_proof {

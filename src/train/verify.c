@@ -282,7 +282,7 @@ static accrue_status step_once(proof *p, accrue_error *err)
     if (!o.muon_ns_dtype)
         o.muon_ns_dtype = p->run->opt.compute;
     ACR_TRY(accrue_window_create(&w, &o, err));
-    ACR_TRY(acr_register_params(w, p->run->setup.model, NULL, err));
+    ACR_TRY(acr_register_params(w, p->run->setup.model, err));
     acr_window_begin(w);
     move(p->run->setup.model, &p->gradient, LOAD_GRAD);
     ACR_TRY(acr_window_count(w, 0.0, true, err));

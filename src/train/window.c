@@ -16,7 +16,7 @@ struct accrue_window {
     int n_params, capacity;
     bool planned; /* parameters come from acr_window_add_accumulated */
 
-    accrue_comm *comm; /* of parameters that ranks share */
+    accrue_comm *comm; /* of the ranks that step together; NULL: one */
 
     acr_block *blocks; /* from the first micro-batch on */
     int64_t n_blocks;
@@ -310,9 +310,14 @@ accrue_status acr_window_add_accumulated(accrue_window *w, const char *name, acr
     return st;
 }
 
+void acr_window_set_comm(accrue_window *w, accrue_comm *comm)
+{
+    w->comm = comm;
+}
+
 accrue_status acr_window_add_shared(accrue_window *w, const char *name, acr_dtype dtype,
                                     const acr_share *own, int64_t rows, int64_t cols,
-                                    accrue_comm *comm, const int64_t *cut, accrue_error *err)
+                                    const int64_t *cut, accrue_error *err)
 {
     acr_window_param p = {.dtype = dtype,
                           .rows = rows,
@@ -321,7 +326,7 @@ accrue_status acr_window_add_shared(accrue_window *w, const char *name, acr_dtyp
                           .n = own->n,
                           .param = own->master,
                           .accumulator = own->accumulator};
-    const size_t bytes = ((size_t)accrue_comm_size(comm) + 1) * sizeof *cut;
+    const size_t bytes = ((size_t)accrue_comm_size(w->comm) + 1) * sizeof *cut;
     accrue_status st = ACCRUE_OK;
 
     p.cut = acr_malloc(bytes);
@@ -329,7 +334,6 @@ accrue_status acr_window_add_shared(accrue_window *w, const char *name, acr_dtyp
         return acr_enomem(err, bytes, name);
     memcpy(p.cut, cut, bytes);
     st = add(w, p, name, err);
-    w->comm = comm;
     w->planned = w->planned || !st;
     return st;
 }
