@@ -304,6 +304,8 @@ static accrue_status run_places(accrue_run *run, int64_t last, accrue_metrics *m
             st = ACCRUE_OK;
         ACR_TRY(take_note(run, st, f->place, err));
     }
+    if (f->place == f->places)
+        ACR_TRY(acr_dist_finish(run->dist, err));
 
 cleanup:
     return st;
@@ -506,8 +508,6 @@ static accrue_status fill_next(accrue_run *run, accrue_metrics *metrics, accrue_
     if (at_edge && run->ranks > 1)
         ACR_TRY(take_over(run, err));
     run->next = done_with(run, f->place);
-    if (at_edge)
-        ACR_TRY(acr_dist_finish(run->dist, err));
     if (run->next == run->used)
         acr_window_close_short(run->window);
     if (at_edge)
