@@ -471,6 +471,7 @@ static accrue_status begin_window(accrue_run *run, accrue_error *err)
     run->window_skipped = run->skipped_nonfinite;
     run->data_seconds = run->compute_seconds = run->optimizer_seconds = 0;
     run->fill->place = 0;
+    run->comm_before = acr_comm_get_counters(run->comm);
     acr_comm_set_step(run->comm, accrue_window_global_step(run->window) + 1);
     acr_window_begin(run->window);
     ACR_TRY(acr_dist_begin_window(run->dist, err));
