@@ -80,11 +80,14 @@ typedef struct accrue_comm accrue_comm;
  * EINVAL for ranks < 1 or a timeout that is no number of seconds. */
 ACCRUE_API ACCRUE_CHECK accrue_status accrue_comm_open_threads(accrue_comm **out, int ranks,
                                                                double timeout, accrue_error *err);
-/* This process as a rank of an MPI job (mpirun, srun).  [collective]  Starts MPI where that has not
- * been done; accrue_comm_free then ends it.  ENOTSUP where this build has no MPI. */
+/* This process as a rank of an MPI job (mpirun, srun).  [collective]  Starts MPI where nobody has;
+ * accrue_comm_free then ends it.  Until then a thread of the library calls MPI: others
+ * may only at MPI_THREAD_MULTIPLE.  ENOTSUP where this build has no MPI. */
 ACCRUE_API ACCRUE_CHECK accrue_status accrue_comm_open_mpi(accrue_comm **out, double timeout,
                                                            accrue_error *err);
-/* After a failure of the job this does not wait for other ranks.  [collective] */
+/* [collective]  After a failure of the job this waits for nobody but, for some seconds at most,
+ * rank 0 to come here: report the failure first.  MPI is then left as it is; the process has to
+ * exit with a status other than 0, by which the launcher ends the others. */
 ACCRUE_API void accrue_comm_free(accrue_comm *comm);
 ACCRUE_API int accrue_comm_rank(const accrue_comm *comm); /* 0 for NULL */
 ACCRUE_API int accrue_comm_size(const accrue_comm *comm); /* 1 for NULL */
