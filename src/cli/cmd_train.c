@@ -322,10 +322,11 @@ static void plan_ranks(table *t, const accrue_train_plan *p)
     snprintf(ranks, sizeof ranks, "%d", p->ranks);
     if (p->ranks > 1)
         plan_row(t, "ranks", ranks, p->sharded ? "sharded" : "replicated");
-    plan_row(t, "weights, moments, gradients", format_bytes(p->rank_bytes).s,
-             p->ranks > 1 ? "of a rank" : "");
+    plan_row(t, "training state", format_bytes(p->rank_bytes).s,
+             p->ranks > 1 ? "weights, moments and gradients of a rank"
+                          : "weights, moments and gradients");
     if (p->ranks > 1)
-        plan_row(t, "for the exchange", format_bytes(p->passing_bytes).s, "of a rank");
+        plan_row(t, "beside it", format_bytes(p->passing_bytes).s, "for the exchange, of a rank");
     if (p->deferred_bytes)
         plan_row(t, "", format_bytes(p->deferred_bytes).s, "of that for --defer-reduce");
 }

@@ -91,6 +91,11 @@ accrue_status accrue_comm_greatest(int *out, accrue_comm *comm, int value, accru
     return st;
 }
 
+bool acr_comm_in_process(const accrue_comm *c)
+{
+    return !c || c->transport->in_process;
+}
+
 bool accrue_comm_reports(accrue_comm *comm)
 {
     if (accrue_comm_rank(comm) == 0)

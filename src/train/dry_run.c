@@ -71,6 +71,7 @@ static accrue_status dry_rank(accrue_comm *comm, void *ctx, accrue_error *err)
     accrue_error why = {0};
     accrue_run *run = NULL;
 
+    opt.ranks = 1;
     opt.comm = comm;
     ACR_TRY(check_place(&opt, err));
     ACR_TRY(acr_run_open(&run, &opt, NULL, tells ? d->cb : NULL, tells ? d->payload : NULL, err));

@@ -279,7 +279,7 @@ static accrue_status predict_peak(accrue_run *run, accrue_error *err)
     const acr_param *embed = run->setup.model->top.embed;
     const int64_t program = 24 << 20; /* the binary, its libraries and compiled kernels */
     const int64_t own = bytes_to_come(run);
-    const int in_process = run->opt.ranks > 1 ? run->ranks : 1;
+    const bool in_process = acr_comm_in_process(run->comm);
     int64_t *all = acr_calloc((size_t)run->ranks, sizeof *all);
     accrue_status st = ACCRUE_OK;
 
@@ -287,8 +287,8 @@ static accrue_status predict_peak(accrue_run *run, accrue_error *err)
         return acr_enomem(err, (size_t)run->ranks * sizeof *all, "the run");
     ACR_TRY(acr_comm_share(run->comm, "the memory that is needed", &own, sizeof own, all, err));
     run->plan.peak_bytes = (int64_t)acr_allocated_bytes() + program;
-    for (int r = 0; r < in_process; r++)
-        run->plan.peak_bytes += in_process > 1 ? all[r] : own;
+    for (int r = 0; r < run->ranks; r++)
+        run->plan.peak_bytes += in_process || r == run->rank ? all[r] : 0;
     if (embed->frozen)
         run->plan.peak_bytes +=
             embed->rows * embed->cols * (int64_t)acr_dtype_bytes(embed->frozen_type);

@@ -567,6 +567,7 @@ static accrue_status train_thread(accrue_comm *comm, void *ctx, accrue_error *er
     accrue_train_options opt = *t->opt;
     const bool first = accrue_comm_rank(comm) == 0;
 
+    opt.ranks = 1;
     opt.comm = comm;
     return train_rank(&opt, first ? t->cb : NULL, first ? t->payload : NULL, err);
 }
