@@ -93,6 +93,16 @@ ACCRUE_API int accrue_comm_rank(const accrue_comm *comm); /* 0 for NULL */
 ACCRUE_API int accrue_comm_size(const accrue_comm *comm); /* 1 for NULL */
 /* Ranks of the job on this machine, which share its cores. */
 ACCRUE_API int accrue_comm_local_size(const accrue_comm *comm);
+/* Cores of this machine for this rank: those that it may run on, each shared with the ranks of the
+ * job that may run there too; at least 1.  [collective] */
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_comm_cores(int *out, accrue_comm *comm,
+                                                        accrue_error *err);
+/* The greatest of the ranks' values, on all.  [collective] */
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_comm_greatest(int *out, accrue_comm *comm, int value,
+                                                           accrue_error *err);
+/* Whether this rank is the one to tell people of the job's failure: rank 0, or any where that is
+ * lost. */
+ACCRUE_API bool accrue_comm_reports(accrue_comm *comm);
 
 /* The window ------------------------------------------------------------------------------ */
 
@@ -342,11 +352,17 @@ typedef struct accrue_train_plan {
     int64_t min_epoch_steps, max_epoch_steps, max_epoch_micro_batches;
     int64_t dropped_micro_batches; /* over all epochs */
     int64_t schedule_total_steps, warmup_steps;
-    int64_t peak_bytes; /* predicted, of the process */
+    int64_t peak_bytes; /* predicted, of the process, with all its ranks */
     int64_t vocab_size, draft_vocab_size;
     bool vocab_built;     /* the maps were counted, not read */
     int64_t missing_rows; /* left out for want of hidden states; not in train_rows, val_rows */
     int64_t bad_rows;     /* left out as bad, of those that were checked before the first step */
+    int ranks;
+    bool sharded;           /* over the ranks */
+    int64_t window;         /* micro-batches of a step, of all ranks together */
+    int64_t rank_bytes;     /* masters, moments and accumulated gradients of a rank */
+    int64_t passing_bytes;  /* what a rank has beside, to exchange weights and gradients */
+    int64_t deferred_bytes; /* of passing_bytes, what defer_reduce alone needs */
 } accrue_train_plan;
 
 typedef struct accrue_event {
@@ -368,6 +384,9 @@ typedef struct accrue_event {
     /* Of a CHECKPOINT: its size, how long it took to write, and how long training waited for it. */
     int64_t save_bytes;
     double save_seconds, save_wait_seconds;
+    /* Of this rank in this window: how long it waited for others, what it sent them. */
+    double comm_seconds;
+    int64_t comm_bytes;
 } accrue_event;
 
 /* What a callback answers.  Any other value is CANCEL.  Only accrue_train does what the last three

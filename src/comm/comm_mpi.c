@@ -506,8 +506,17 @@ static void leave(accrue_comm *c)
         job_free(job);
 }
 
-static const acr_transport processes = {
-    .exchange = exchange, .reduce = reduce, .settle = settle, .listen = hear, .close = leave};
+static bool is_alone(const accrue_comm *c)
+{
+    return !((const process_job *)c->job)->answered;
+}
+
+static const acr_transport processes = {.exchange = exchange,
+                                        .reduce = reduce,
+                                        .settle = settle,
+                                        .listen = hear,
+                                        .is_alone = is_alone,
+                                        .close = leave};
 
 /* Opening --------------------------------------------------------------------------------- */
 

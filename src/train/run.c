@@ -91,6 +91,17 @@ cleanup:
 
 /* Events ---------------------------------------------------------------------------------- */
 
+static void add_traffic(accrue_event *e, const accrue_run *run)
+{
+    const acr_comm_counters *before = &run->comm_before;
+    const acr_comm_counters now = acr_comm_get_counters(run->comm);
+
+    for (int k = 0; k < ACR_COMM_KINDS; k++) {
+        e->comm_seconds += now.wait_seconds[k] - before->wait_seconds[k];
+        e->comm_bytes += now.bytes_sent[k] - before->bytes_sent[k];
+    }
+}
+
 accrue_status acr_emit(accrue_run *run, accrue_event_kind kind, const accrue_metrics *metrics,
                        const char *message, accrue_error *err)
 {
@@ -125,6 +136,7 @@ accrue_status acr_emit(accrue_run *run, accrue_event_kind kind, const accrue_met
     e.save_bytes = run->saved.bytes;
     e.save_seconds = run->saved.seconds;
     e.save_wait_seconds = run->held_up;
+    add_traffic(&e, run);
     answer = run->cb(&e, run->payload);
     if (answer == ACCRUE_GO_ON || (answer == ACCRUE_SAVE && !run->obeys))
         return ACCRUE_OK;
@@ -235,25 +247,63 @@ static accrue_status measure(accrue_run *run, accrue_error *err)
     return st;
 }
 
-static int64_t predicted_peak(const accrue_run *run)
+/* Masters, moments and accumulated gradients that this rank keeps; with `moments`, these alone. */
+static int64_t state_bytes(const accrue_run *run, bool moments)
 {
     const acr_model *m = run->setup.model;
-    const int64_t real = (int64_t)acr_dtype_bytes(m->real);
-    const int64_t rows = run->opt.total_seq_len;
-    const int64_t width = (m->config.n_aux + 1) * m->config.hidden_size;
-    const int64_t program = 24 << 20; /* the binary, its libraries and compiled kernels */
-    const acr_param *embed = m->top.embed;
-    int64_t moments = 0;
-    int64_t mapped = embed->frozen
-                         ? embed->rows * embed->cols * (int64_t)acr_dtype_bytes(embed->frozen_type)
-                         : 0;
+    int64_t n = 0;
 
-    for (int i = 0; i < m->n_params; i++)
+    for (int i = 0; i < acr_window_n_states(run->window); i++)
+        n += acr_window_state(run->window, i).n;
+    for (int i = 0; i < m->n_params && !moments; i++)
         if (m->params[i].trainable)
-            moments += 2 * real * acr_model_share(m, &m->params[i]).n;
-    /* Live bytes hold masters, accumulators, copies and the arena; the loader keeps two
-     * micro-batches. */
-    return (int64_t)acr_allocated_bytes() + moments + 2 * rows * width * real + mapped + program;
+            n += 2 * acr_model_share(m, &m->params[i]).n;
+    return n * (int64_t)acr_dtype_bytes(m->real);
+}
+
+/* What each rank takes beside what it has by now: moments, and the two micro-batches of a loader. */
+static int64_t bytes_to_come(const accrue_run *run)
+{
+    const acr_model *m = run->setup.model;
+    const int64_t width = (m->config.n_aux + 1) * m->config.hidden_size;
+
+    return state_bytes(run, true) +
+           2 * run->opt.total_seq_len * width * (int64_t)acr_dtype_bytes(m->real);
+}
+
+/* Live bytes hold masters, accumulators, copies and the arena, those of all ranks that are threads
+ * of this process. */
+static accrue_status predict_peak(accrue_run *run, accrue_error *err)
+{
+    const acr_param *embed = run->setup.model->top.embed;
+    const int64_t program = 24 << 20; /* the binary, its libraries and compiled kernels */
+    const int64_t own = bytes_to_come(run);
+    const bool in_process = acr_comm_in_process(run->comm);
+    int64_t *all = acr_calloc((size_t)run->ranks, sizeof *all);
+    accrue_status st = ACCRUE_OK;
+
+    if (!all)
+        return acr_enomem(err, (size_t)run->ranks * sizeof *all, "the run");
+    ACR_TRY(acr_comm_share(run->comm, "the memory that is needed", &own, sizeof own, all, err));
+    run->plan.peak_bytes = (int64_t)acr_allocated_bytes() + program;
+    for (int r = 0; r < run->ranks; r++)
+        run->plan.peak_bytes += in_process || r == run->rank ? all[r] : 0;
+    if (embed->frozen)
+        run->plan.peak_bytes +=
+            embed->rows * embed->cols * (int64_t)acr_dtype_bytes(embed->frozen_type);
+
+cleanup:
+    acr_free(all);
+    return st;
+}
+
+static void describe_ranks(accrue_run *run)
+{
+    run->plan.ranks = run->ranks;
+    run->plan.sharded = run->opt.fsdp_shard && run->ranks > 1;
+    run->plan.window = run->window_n;
+    run->plan.rank_bytes = state_bytes(run, false);
+    run->plan.passing_bytes = acr_dist_bytes(run->dist, &run->plan.deferred_bytes);
 }
 
 static accrue_status open_window(accrue_run *run, accrue_error *err)
@@ -309,7 +359,8 @@ static accrue_status open_parts(accrue_run *run, accrue_error *err)
     ACR_TRY(acr_batch_alloc(&run->masks, &masks, opt->total_seq_len, err));
     ACR_TRY(open_window(run, err));
     ACR_TRY(measure(run, err));
-    run->plan.peak_bytes = predicted_peak(run);
+    describe_ranks(run);
+    ACR_TRY(predict_peak(run, err));
 
 cleanup:
     return st;

@@ -564,6 +564,7 @@ struct accrue_run {
     accrue_metrics window_metrics;
 
     double started, data_seconds, compute_seconds, optimizer_seconds;
+    acr_comm_counters comm_before; /* the window */
     double norm, lr, muon_lr; /* of the latest step */
     int64_t skipped_nonfinite;
     int64_t empty_told; /* windows without weight that a notice was given of */

@@ -589,31 +589,3 @@ accrue_status accrue_train(const accrue_train_options *given, accrue_event_cb cb
 cleanup:
     return st;
 }
-
-accrue_status accrue_train_dry_run(accrue_train_plan *out, const accrue_train_options *opt,
-                                   accrue_event_cb cb, void *payload, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    acr_save_content content = {.state = NULL};
-    acr_save_result result = {0};
-    acr_save *save_only = NULL;
-    accrue_run *run = NULL;
-
-    memset(out, 0, sizeof *out);
-    if (opt->resume_from)
-        return acr_fail(err, ACCRUE_EINVAL, "--resume-from \"%s\": a dry run goes on from nothing",
-                        opt->resume_from);
-    ACR_TRY(acr_train_options_check(opt, err));
-    ACR_TRY(acr_checkpoint_vacant(opt->save_path, err));
-    ACR_TRY(accrue_run_open(&run, opt, cb, payload, err));
-    if (opt->dump_batch_plan)
-        ACR_TRY(acr_epochs_dump(&run->epochs, opt->epochs, opt->dump_batch_plan, err));
-    ACR_TRY(acr_save_begin(&save_only, opt->save_path, run->setup.model, &content, err));
-    ACR_TRY(acr_save_finish(save_only, &result, err));
-    ACR_TRY(acr_emit(run, ACCRUE_EVENT_CHECKPOINT, NULL, opt->save_path, err));
-    *out = run->plan;
-
-cleanup:
-    accrue_run_free(run);
-    return st;
-}
