@@ -1,5 +1,5 @@
-/* ranks_reference.h - a window's update from its definition: gradients in one pass, or one by one,
- * and optimizers written plainly.  Of the library it uses the model's forward and backward alone. */
+/* ranks_reference.h - a window's update from its definition: gradients in one pass, or one by
+ * one, and optimizers written plainly.  Of the library it uses the model's forward and backward. */
 #ifndef TEST_RANKS_REFERENCE_H
 #define TEST_RANKS_REFERENCE_H
 

@@ -1,5 +1,5 @@
-/* test_ranks_bits.c - with --reproducible every split over ranks and micro-batches, every layout and
- * every number of threads give the same bits; without it, f32 differs by what its sums round. */
+/* test_ranks_bits.c - with --reproducible every split over ranks and micro-batches, every layout
+ * and every number of threads give the same bits; without it, f32 differs by its rounding. */
 #include "ranks_test.h"
 
 static char *folder;
