@@ -24,11 +24,17 @@ enum { MAX_RANKS = 4, MAX_STEPS = 64, N_AUX = 3 };
 
 /* A data set ------------------------------------------------------------------------------ */
 
+/* What row 6 and every eighth behind it does to a micro-batch.  ROGUE_LOSS takes an embedding that
+ * is not finite for the last token, which is theirs alone; ROGUE_GRADIENT f32 and a step decay of
+ * 1e50, as no other row has anything to learn behind the first step. */
+typedef enum rogues { NO_ROGUES, ROGUE_LOSS, ROGUE_GRADIENT } rogues;
+
 /* What a world's verifier and data are like; matrices of the draft follow from it. */
 typedef struct world_spec {
     int hidden, intermediate, heads, kv_heads, head_dim, vocab;
     int rows, least_tokens, most_tokens;
     uint64_t seed;
+    rogues rogues;
 } world_spec;
 
 /* Small, and yet q, k + v, gate, up and down are of one or two blocks each, so that a layer's cut
@@ -125,7 +131,27 @@ static inline void write_states(world *w, int64_t row, const int64_t *ids)
     acr_free(path);
 }
 
-/* A row's tokens and its mask: of every third no target is supervised, of the others some are. */
+static inline bool is_rogue(int64_t row)
+{
+    return row % 8 == 6;
+}
+
+/* Of every third row no target is supervised, of the others some are. */
+static inline bool draw_mask(world *w, int64_t row, int64_t i, int64_t always, uint64_t of_four)
+{
+    if (w->spec.rogues != ROGUE_GRADIENT)
+        return w->supervised[row] && (i == always || draw(w, 4) < of_four);
+    return is_rogue(row) || i == 1;
+}
+
+/* The last id is that of rogues alone. */
+static inline int64_t draw_id(world *w, int64_t row, int64_t i)
+{
+    if (w->spec.rogues == ROGUE_LOSS && is_rogue(row) && i == 1)
+        return w->spec.vocab - 1;
+    return (int64_t)draw(w, (uint64_t)w->spec.vocab - 1);
+}
+
 static inline void append_row(world *w, struct ArrowArray *table, int64_t row)
 {
     const int64_t n = w->spec.least_tokens +
@@ -136,10 +162,10 @@ static inline void append_row(world *w, struct ArrowArray *table, int64_t row)
 
     assert_non_null(ids);
     w->tokens[row] = n;
-    w->supervised[row] = row % 3 != 1;
+    w->supervised[row] = row % 3 != 1 || w->spec.rogues;
     for (int64_t i = 0; i < n; i++) {
-        bool mask = w->supervised[row] && (i == always || draw(w, 4) < of_four);
-        ids[i] = (int64_t)draw(w, (uint64_t)w->spec.vocab);
+        bool mask = draw_mask(w, row, i, always, of_four);
+        ids[i] = draw_id(w, row, i);
         assert_int_equal(ArrowArrayAppendInt(table->children[0]->children[0], ids[i]), 0);
         assert_int_equal(ArrowArrayAppendInt(table->children[1]->children[0], mask), 0);
     }
@@ -346,7 +372,10 @@ typedef struct ranks_run {
     double *masters[MAX_RANKS]; /* [n], NaN where another rank keeps them */
     steps steps[MAX_RANKS];
     acr_comm_counters counters[MAX_RANKS];
-    /* Called on the ranks' threads, after each micro-batch; may be NULL. */
+    accrue_status status[MAX_RANKS];
+    accrue_error error[MAX_RANKS];
+    /* Called on the ranks' threads when the run is open, and behind each micro-batch; may be NULL. */
+    accrue_status (*opened)(struct ranks_run *r, accrue_run *run, accrue_error *err);
     accrue_status (*after)(struct ranks_run *r, accrue_run *run, accrue_comm *comm,
                            accrue_error *err);
     void *payload;
@@ -392,16 +421,13 @@ cleanup:
     return st;
 }
 
-static inline accrue_status run_rank_pieces(accrue_comm *comm, void *ctx, accrue_error *err)
+static inline accrue_status run_epoch(ranks_run *r, accrue_run *run, accrue_comm *comm,
+                                      accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    ranks_run *r = ctx;
-    accrue_run *run = NULL;
-    accrue_train_options o = *r->opt;
-    const int rank = accrue_comm_rank(comm);
 
-    o.comm = comm;
-    ACR_TRY(accrue_run_open(&run, &o, note_step, &r->steps[rank], err));
+    if (r->opened)
+        ACR_TRY(r->opened(r, run, err));
     ACR_TRY(accrue_run_epoch(run, 0, err));
     while (accrue_run_next(run)) {
         ACR_TRY(one_place(run, err));
@@ -409,11 +435,28 @@ static inline accrue_status run_rank_pieces(accrue_comm *comm, void *ctx, accrue
             ACR_TRY(r->after(r, run, comm, err));
     }
     ACR_TRY(copy_masters(r, run, err));
-    r->counters[rank] = acr_comm_get_counters(comm);
+    r->counters[run->rank] = acr_comm_get_counters(comm);
 
 cleanup:
-    accrue_run_free(run);
     return st;
+}
+
+static inline accrue_status run_rank_pieces(accrue_comm *comm, void *ctx, accrue_error *err)
+{
+    ranks_run *r = ctx;
+    accrue_run *run = NULL;
+    accrue_train_options o = *r->opt;
+    const int rank = accrue_comm_rank(comm);
+    accrue_error *e = &r->error[rank];
+    accrue_status st = ACCRUE_OK;
+
+    o.comm = comm;
+    st = accrue_run_open(&run, &o, note_step, &r->steps[rank], e);
+    if (!st)
+        st = run_epoch(r, run, comm, e);
+    accrue_run_free(run);
+    r->status[rank] = st;
+    return st ? acr_fail(err, st, "%s", e->message) : ACCRUE_OK;
 }
 
 /* The ranks' masters as one array, which all that have an element agree on to the bit. */
@@ -448,15 +491,18 @@ static inline void ranks_run_free(ranks_run *r)
 }
 
 /* Trains the epoch; freed with ranks_run_free. */
-static inline void train_pieces(ranks_run *r, const accrue_train_options *o, int ranks)
+static inline void train_hooked(ranks_run *r)
 {
     accrue_error e = {0};
 
-    memset(r, 0, sizeof *r);
-    r->opt = o;
-    r->ranks = ranks;
     assert_ok(run_pieces(r, &e), &e);
     merge_masters(r);
+}
+
+static inline void train_pieces(ranks_run *r, const accrue_train_options *o, int ranks)
+{
+    *r = (ranks_run){.opt = o, .ranks = ranks};
+    train_hooked(r);
 }
 
 /* How the model is laid out over ranks. */
