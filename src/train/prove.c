@@ -173,9 +173,12 @@ static accrue_status read_param(exchange *e, const acr_param *p, const acr_model
 {
     int64_t n = p->rows * p->cols;
     char *name = acr_sprintf("%s" MASTER, p->name);
-    const acr_tensor *t = name ? acr_safetensors_find(f, name) : NULL;
+    const acr_tensor *t = NULL;
     size_t bytes = (size_t)n * acr_dtype_bytes(m->real);
 
+    if (!name)
+        return acr_enomem(err, strlen(p->name), "a name");
+    t = acr_safetensors_find(f, name);
     acr_free(name);
     if (!t || t->bytes != bytes)
         return acr_fail(err, ACCRUE_EFORMAT, "%s: no master of %s", path, p->name);

@@ -497,26 +497,44 @@ cleanup:
     return st;
 }
 
-/* Leaves out what other ranks have found, too. */
+/* What each rank has left out from the known-th row on, on all of them. */
+static accrue_status share_lists(char **out, accrue_run *run, int64_t known, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    char *own = NULL;
+
+    ACR_TRY(acr_bad_rows_text(&own, &run->epochs, known, err));
+    ACR_TRY(acr_agree_texts(out, run->comm, "the rows at fault", own, err));
+
+cleanup:
+    acr_free(own);
+    return acr_comm_fail(run->comm, st, err);
+}
+
+/* Leaves out what other ranks have found, too; all of them may be more than any of them. */
 static accrue_status take_others(accrue_run *run, int64_t known, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    char *own = NULL, *all = NULL;
+    char *all = NULL;
     int64_t told = run->epochs.n_bad;
 
     if (run->ranks == 1)
         return ACCRUE_OK;
-    ACR_TRY(acr_bad_rows_text(&own, &run->epochs, known, err));
-    ACR_TRY(acr_agree_texts(&all, run->comm, "the rows at fault", own, err));
+    ACR_TRY(share_lists(&all, run, known, err));
     st = acr_bad_rows_take(&run->epochs, all, strlen(all), "the ranks' lists", err);
-    run->stopped_by_row = st && st != ACCRUE_ENOMEM;
     for (; told < run->epochs.n_bad && !st; told++)
         st = tell_row(run, &run->epochs.left_out[told], err);
+    st = acr_agree(run->comm, "rows at fault", st, err);
 
 cleanup:
-    acr_free(own);
     acr_free(all);
     return st;
+}
+
+/* Whether that is for rows: not for want of memory, a lost rank or a callback that cancels. */
+static bool is_for_rows(accrue_status st)
+{
+    return st && st != ACCRUE_ENOMEM && st != ACCRUE_ECOMM && st != ACCRUE_ECANCELED;
 }
 
 accrue_status acr_run_leave_out(accrue_run *run, acr_epoch *e, int64_t from, int64_t to,
@@ -527,11 +545,11 @@ accrue_status acr_run_leave_out(accrue_run *run, acr_epoch *e, int64_t from, int
     accrue_error why = {0};
 
     st = acr_agree(run->comm, "rows at fault", judge_own(run, e, from, to, dropped, &why), &why);
-    run->agreed = st && run->ranks > 1;
     if (!st)
         st = take_others(run, known, &why);
-    else
-        run->stopped_by_row = run->stopped_by_row || (run->agreed && st != ACCRUE_ENOMEM);
+    run->agreed = st && run->ranks > 1;
+    if (run->agreed)
+        run->stopped_by_row = is_for_rows(st);
     acr_epochs_drop_bad(e, &run->epochs, dropped);
     if (st)
         acr_fail(err, st, "%s", why.message);

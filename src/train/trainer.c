@@ -292,6 +292,7 @@ static accrue_status train_epochs(accrue_run *run, const start *at, accrue_error
 {
     accrue_status st = ACCRUE_OK;
     accrue_error why = {0}, unsaved = {0};
+    bool agreed = false;
 
     for (int64_t epoch = at->epoch, from = at->from; epoch < run->opt.epochs; epoch++, from = 0) {
         if (at_max_steps(run) && !from)
@@ -299,13 +300,15 @@ static accrue_status train_epochs(accrue_run *run, const start *at, accrue_error
         if (asked_to_stop(run))
             ACR_TRY(stop(run, true, err));
         st = one_epoch(run, epoch, from, &why);
-        if (st && run->stopped_by_row && save_steps(run, &unsaved))
+        if (!st)
+            continue;
+        agreed = run->agreed;
+        if (run->stopped_by_row && save_steps(run, &unsaved))
             (void)!acr_notice(run, NULL, "the steps since the last checkpoint are not saved: %s",
                               unsaved.message);
-        if (st) {
-            acr_fail(err, st, "%s", why.message);
-            goto cleanup;
-        }
+        run->agreed = agreed; /* on `why`, whatever became of the save */
+        acr_fail(err, st, "%s", why.message);
+        goto cleanup;
     }
     ACR_TRY(finish(run, err));
 
@@ -333,8 +336,9 @@ static accrue_status make_save_path(const char *path, accrue_error *err)
 
     if (!inside)
         return acr_enomem(err, strlen(path), "a path");
-    acr_checkpoint_parents(inside, NULL);
-    if (!acr_is_dir(path) || access(path, W_OK | X_OK) != 0)
+    if (acr_checkpoint_parents(inside, err) == ACCRUE_ENOMEM)
+        st = ACCRUE_ENOMEM;
+    else if (!acr_is_dir(path) || access(path, W_OK | X_OK) != 0)
         st = acr_fail(err, ACCRUE_EINVAL, "--save-path: %s is no folder that can be written to: %s",
                       path, acr_is_dir(path) ? "permission denied" : "it cannot be made");
     acr_free(inside);
