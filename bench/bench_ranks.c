@@ -7,6 +7,7 @@
  * All configurations take their windows in turn, and ratios are medians over the rounds. */
 #include "train/train.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,13 +28,16 @@ static const config configs[] = {
     {"2 ranks, --defer-reduce", 2, 2, true, true, false},
     {"1 process, --reproducible", 1, 2, false, false, true},
     {"2 ranks, --reproducible", 2, 2, false, false, true},
-    {"2 ranks, both", 2, 2, true, false, true},
+    {"2 ranks, sharded and that", 2, 2, true, false, true},
+    {"4 ranks", 4, 2, false, false, false},
+    {"4 ranks, --fsdp-shard", 4, 2, true, false, false},
 };
 
 typedef struct measured {
     double seconds;             /* of a window */
     double busy, waited, all;   /* of a window: for gradients; waited for all that is exchanged */
     int64_t collectives, bytes; /* of a window, for gradients and weights */
+    int64_t peak;               /* bytes of the rank */
 } measured;
 
 typedef struct job {
@@ -96,6 +100,8 @@ static accrue_status run_rank(accrue_comm *comm, void *ctx, accrue_error *err)
         ACR_TRY(one_window(run, err));
     if (accrue_comm_rank(comm) == 0)
         take(&j->m, comm, &before, acr_seconds() - start);
+    if (accrue_comm_rank(comm) == 0)
+        j->m.peak = (int64_t)atomic_load(&acr_ledger_used()->high);
 
 cleanup:
     accrue_run_free(run);
@@ -126,9 +132,10 @@ static void print(int i, measured m[ROUNDS][ACR_COUNT(configs)])
         waited[r] = 100 * m[r][i].all / m[r][i].seconds;
         hidden[r] = m[r][i].busy > 0 ? 100 * (1 - m[r][i].waited / m[r][i].busy) : 0;
     }
-    printf("%-28s %9.3f %8.2f %8.0f %% %8.1f %% %11lld %14.1f\n", configs[i].name,
+    printf("%-28s %9.3f %8.2f %8.0f %% %8.1f %% %11lld %14.1f %9.0f\n", configs[i].name,
            median(seconds, ROUNDS), median(ratio, ROUNDS), median(hidden, ROUNDS),
-           median(waited, ROUNDS), (long long)last->collectives, (double)last->bytes / 1e6);
+           median(waited, ROUNDS), (long long)last->collectives, (double)last->bytes / 1e6,
+           (double)last->peak / 1e6);
 }
 
 int main(int argc, char **argv)
@@ -161,8 +168,8 @@ int main(int argc, char **argv)
             }
             m[r][i] = j.m;
         }
-    printf("%-28s %9s %8s %10s %10s %11s %14s\n", "", "s/window", "speed", "hidden", "waited",
-           "collectives", "MB sent/rank");
+    printf("%-28s %9s %8s %10s %10s %11s %14s %9s\n", "", "s/window", "speed", "hidden", "waited",
+           "collectives", "MB sent/rank", "peak MB");
     for (int i = 0; i < ACR_COUNT(configs); i++)
         print(i, m);
     return 0;
