@@ -90,7 +90,9 @@ static inline char *config_text(const variant *v)
         v->window ? v->window : 1, types);
 }
 
-static inline void draft_open(draft *d, const variant *v, accrue_dtype compute, uint64_t seed)
+/* `shares` as acr_model_create has it. */
+static inline void draft_open_shared(draft *d, const variant *v, accrue_dtype compute,
+                                     uint64_t seed, const acr_sharding *shares)
 {
     accrue_error e = {0};
     acr_config config = {0};
@@ -104,7 +106,7 @@ static inline void draft_open(draft *d, const variant *v, accrue_dtype compute, 
     assert_int_equal(acr_json_parse(&json, text, strlen(text), "config", &e), ACCRUE_OK);
     if (acr_config_read(&config, json, "config", &e))
         fail_msg("%s", e.message);
-    assert_int_equal(acr_model_create(&d->m, &config, &vocab, compute, POSITIONS, NULL, &e),
+    assert_int_equal(acr_model_create(&d->m, &config, &vocab, compute, POSITIONS, shares, &e),
                      ACCRUE_OK);
     assert_int_equal(acr_tape_init(&d->t, compute, &e), ACCRUE_OK);
     assert_true(d->m->n_params <= MAX_VALUES);
@@ -132,6 +134,11 @@ static inline void draft_open(draft *d, const variant *v, accrue_dtype compute, 
     acr_model_refresh(d->m);
     json_decref(json);
     acr_free(text);
+}
+
+static inline void draft_open(draft *d, const variant *v, accrue_dtype compute, uint64_t seed)
+{
+    draft_open_shared(d, v, compute, seed, NULL);
 }
 
 static inline void draft_close(draft *d)

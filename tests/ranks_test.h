@@ -379,6 +379,7 @@ typedef struct ranks_run {
     accrue_status (*after)(struct ranks_run *r, accrue_run *run, accrue_comm *comm,
                            accrue_error *err);
     void *payload;
+    acr_ledger *ledger; /* [ranks] what each allocates for its run; may be NULL */
 } ranks_run;
 
 static inline accrue_status copy_masters(ranks_run *r, const accrue_run *run, accrue_error *err)
@@ -434,7 +435,6 @@ static inline accrue_status run_epoch(ranks_run *r, accrue_run *run, accrue_comm
         if (r->after)
             ACR_TRY(r->after(r, run, comm, err));
     }
-    ACR_TRY(copy_masters(r, run, err));
     r->counters[run->rank] = acr_comm_get_counters(comm);
 
 cleanup:
@@ -451,9 +451,13 @@ static inline accrue_status run_rank_pieces(accrue_comm *comm, void *ctx, accrue
     accrue_status st = ACCRUE_OK;
 
     o.comm = comm;
+    acr_ledger_use(r->ledger ? &r->ledger[rank] : NULL);
     st = accrue_run_open(&run, &o, note_step, &r->steps[rank], e);
     if (!st)
         st = run_epoch(r, run, comm, e);
+    acr_ledger_use(NULL);
+    if (!st)
+        st = copy_masters(r, run, e);
     accrue_run_free(run);
     r->status[rank] = st;
     return st ? acr_fail(err, st, "%s", e->message) : ACCRUE_OK;
