@@ -157,7 +157,10 @@ rank() {
 # ends CODE: within half a minute
 ends() {
     (
-        sleep 30
+        sleep 30 &
+        nap=$!
+        trap 'kill $nap; exit' TERM
+        wait $nap
         for r in $(seq 0 "$last"); do
             kill -KILL "$(rank "$r")"
         done
@@ -170,17 +173,17 @@ ends() {
     exits "$1"
 }
 
-# goes_on FLAG...: on one rank, to the end of the run that nobody stopped
+# goes_on: on one rank, to the end of the run that nobody stopped
 goes_on() {
     # shellcheck disable=SC2086
-    alone "$name" $exact --epochs 100 "$@"
+    alone "$name" $exact --epochs 100 --checkpoint-freq 50
     says 'goes on from '
     same 99 alone
 }
 
 signals() {
     # shellcheck disable=SC2086
-    alone alone $exact --epochs 100
+    alone alone $exact --epochs 100 --checkpoint-freq 50
     begin term ""
     kill -TERM "$(rank "$last")"
     ends 0
@@ -234,7 +237,7 @@ signals() {
 
 faults() {
     # shellcheck disable=SC2086
-    alone alone $exact --epochs 100
+    alone alone $exact --epochs 100 --checkpoint-freq 50
     silent="[a-z ']*[a-z0-9.]*, optimizer step [0-9]*: nothing from rank"
     begin stopped "" --comm-timeout 5
     kill -STOP "$(rank "$last")"
