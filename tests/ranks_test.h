@@ -14,10 +14,13 @@
 #include <math.h>
 #include <unistd.h>
 
-#ifdef __SANITIZE_THREAD__
-#define UNDER_TSAN 1
+/* Under sanitizers a run takes ten times as long and more: there is less of each kind. */
+#if defined(__SANITIZE_THREAD__)
+enum { FEW = 2 };
+#elif defined(__SANITIZE_ADDRESS__)
+enum { FEW = 1 };
 #else
-#define UNDER_TSAN 0
+enum { FEW = 0 };
 #endif
 
 enum { MAX_RANKS = 4, MAX_STEPS = 64, N_AUX = 3 };
@@ -374,7 +377,7 @@ typedef struct ranks_run {
     acr_comm_counters counters[MAX_RANKS];
     accrue_status status[MAX_RANKS];
     accrue_error error[MAX_RANKS];
-    /* Called on the ranks' threads when the run is open, and behind each micro-batch; may be NULL. */
+    /* Called on the ranks' threads when the run is open, and behind each micro-batch; or NULL. */
     accrue_status (*opened)(struct ranks_run *r, accrue_run *run, accrue_error *err);
     accrue_status (*after)(struct ranks_run *r, accrue_run *run, accrue_comm *comm,
                            accrue_error *err);

@@ -56,7 +56,7 @@ static inline accrue_status train_ranks(training_run *t)
     accrue_error e = {0};
     accrue_status st = ACCRUE_OK;
 
-    alarm(UNDER_TSAN ? 300 : 60);
+    alarm(FEW ? 300 : 60);
     memset(t->error, 0, sizeof t->error);
     if (t->ranks == 1)
         st = train_one(NULL, t, &e);

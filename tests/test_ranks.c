@@ -105,7 +105,7 @@ static void check_draft(world *w, const accrue_train_options *o, const char *nam
 {
     double worst = 0;
 
-    for (int i = 0; i < ACR_COUNT(sizes); i++)
+    for (int i = FEW ? 3 : 0; i < ACR_COUNT(sizes) - FEW; i++)
         worst = fmax(worst, check_window(w, o, sizes[i], i % 2));
     print_message("%-40s within %.1e\n", name, worst);
 }
@@ -122,7 +122,7 @@ static const struct {
 static void every_split_is_the_reference(void **state)
 {
     (void)state;
-    for (int i = 0; i < ACR_COUNT(cases); i++) {
+    for (int i = 0; i < ACR_COUNT(cases); i += 1 + FEW) {
         char *home = acr_sprintf("%s/%d", folder, i);
         world_spec spec = blocks_spec;
         accrue_train_options o;
@@ -146,7 +146,7 @@ static void so_is_a_draft_of_two_layers(void **state)
 
     (void)state;
     world_open(&w, folder, &blocks_spec);
-    for (int i = 0; i < ACR_COUNT(cases); i += 3) {
+    for (int i = 0; i < ACR_COUNT(cases) - FEW; i += 3) {
         accrue_train_options o = world_options(&w, folder);
         o.window.optimizer = cases[i].optimizer;
         o.window.loss_normalization = cases[i].normalization;
@@ -165,7 +165,7 @@ static void so_is_one_that_trains_its_embedding(void **state)
 
     (void)state;
     world_open(&w, folder, &blocks_spec);
-    for (int i = 0; i < ACR_COUNT(cases); i += 3) {
+    for (int i = 0; i < ACR_COUNT(cases) - FEW; i += 3) {
         accrue_train_options o = world_options(&w, folder);
         o.window.optimizer = cases[i].optimizer;
         o.window.loss_normalization = cases[i].normalization;

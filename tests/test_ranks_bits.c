@@ -95,14 +95,14 @@ static void reproducible_splits_are_alike_to_the_bit(void **state)
 
     (void)state;
     world_open(&w, folder, &blocks_spec);
-    for (int i = 0; i < ACR_COUNT(cases); i++) {
+    for (int i = FEW; i < ACR_COUNT(cases); i += 1 + FEW) {
         accrue_train_options o = world_options(&w, folder);
         o.compute = cases[i].compute;
         o.window.optimizer = cases[i].optimizer;
         o.window.loss_normalization = cases[i].normalization;
         o.num_layers = cases[i].layers;
         o.embed_requires_grad = cases[i].embed;
-        for (int s = 0; s < ACR_COUNT(sizes); s++)
+        for (int s = FEW ? 3 : 0; s < ACR_COUNT(sizes) - FEW; s++)
             check_window(&w, &o, sizes[s]);
     }
     world_close(&w);

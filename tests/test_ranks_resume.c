@@ -235,9 +235,10 @@ static void check_pair(pair *p)
     set_kind(&o, p);
     assert_ok(train(&o, four, 0, &p->steps, &e), &e);
     assert_int_equal(p->steps.n, STEPS);
-    for (int i = 0; i < ACR_COUNT(others); i++)
+    for (int i = FEW; i < ACR_COUNT(others); i += 1 + 2 * FEW)
         stop_and_go_on(p, 1 + i % 4, others[i]); /* behind the third an epoch ends */
-    stop_and_go_on(p, 3, others[0]);
+    if (!FEW)
+        stop_and_go_on(p, 3, others[0]);
     change_all_the_time(p);
     acr_free(straight);
 }
@@ -248,7 +249,7 @@ static void reproducible_to_the_bit(void **state)
     char *plan = make_plan();
 
     (void)state;
-    for (int i = 0; i < ACR_COUNT(computes); i++) {
+    for (int i = FEW; i < ACR_COUNT(computes); i++) {
         pair p = {.plan = plan, .reproducible = true, .compute = computes[i]};
         check_pair(&p);
     }
