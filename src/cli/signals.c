@@ -23,8 +23,8 @@ static double since_stopped(void)
            1e-9 * (double)(now.tv_nsec - stopped_at.tv_nsec);
 }
 
-/* While data is checked there is nothing to save, and may be a lock that is waited for.  A rank that
- * leaves others behind has to look failed, so that the launcher ends them. */
+/* While data is checked there is nothing to save, and may be a lock that is waited for.  A rank
+ * that leaves others behind has to look failed, so that the launcher ends them. */
 static void stop_before(int number)
 {
     static const char text[] = "accrue: notice: stopped before training began\n";

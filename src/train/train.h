@@ -627,6 +627,12 @@ accrue_status acr_emit(accrue_run *run, accrue_event_kind kind, const accrue_met
 accrue_status acr_notice(accrue_run *run, accrue_error *err, const char *format, ...)
     ACR_PRINTF(3, 4);
 
+/* foresight.c ------------------------------------------------------------------------------ */
+
+void acr_plan_model(accrue_run *run);
+/* Ranks and memory, with all open that a run takes before its first step.  [collective] */
+accrue_status acr_plan_memory(accrue_run *run, accrue_error *err);
+
 /* fill.c ----------------------------------------------------------------------------------- */
 
 /* For windows of up to `window` micro-batches. */

@@ -154,12 +154,12 @@ static void test_other_ranks(void **state)
     assert_string_equal(err, "");
     assert_int_equal(run("train --help"), 0);
     assert_string_equal(out, "");
-    assert_int_equal(run(T "--save-path unwritten --logger csv --log-dir unwritten"), 0);
+    assert_int_equal(run(T "--save-path other --logger csv --log-dir other"), 0);
     assert_string_equal(out, "");
     assert_string_equal(err, "");
     assert_int_equal(run("train --verifier-name-or-path fail-ACCRUE_ECOMM"), 1);
     assert_string_equal(err, "");
-    assert_int_not_equal(access("unwritten/metrics.jsonl", F_OK), 0);
+    assert_int_not_equal(access("other/metrics.jsonl", F_OK), 0);
     put("PMI_SIZE=2 PMI_RANK=0 FAKE_ACCRUE_MPI=0/2");
     assert_int_equal(run("train --verifier-name-or-path fail-ACCRUE_ECOMM"), 1);
     assert_string_equal(err, "accrue: fail-ACCRUE_ECOMM: broken on purpose\n");
