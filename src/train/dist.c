@@ -11,54 +11,9 @@
  * (acr_dist_plan).  A micro-batch may use less of the model, or fail: what it left out is made up
  * for at its end.  A group whose last use comes before the first use of the next one is *passing*:
  * it is released in between, forward and backward, and passing groups share one place. */
-#include "train/train.h"
+#include "train/dist_parts.h"
 
-#include <math.h>
-#include <stdatomic.h>
 #include <string.h>
-
-typedef struct part {
-    acr_dist *d;
-    acr_group *g;
-    int64_t first_use, last_use; /* records of the largest micro-batch; -1: none */
-    bool passing;
-
-    bool as_bf16;         /* matrices are gathered as the bf16 operands that they are */
-    void *weights;        /* sharded: [n_matrices], whole */
-    void *vectors;        /* sharded: real [n - n_matrices], whole; always there */
-    void *grad;           /* real [n]: a micro-batch's own; NULL: that is the sum itself */
-    void *sum;            /* real [n], over micro-batches: the accumulator, or its deferred whole */
-    acr_exact *exact;     /* reproducible: the sum, in place of it; whole or of this rank's share */
-    size_t *weight_begin; /* [ranks + 1] bytes of the ranks' shares of `weights` */
-    size_t *vector_begin; /* of `vectors` */
-    int64_t *grad_begin;  /* elements of the ranks' shares of the gradient */
-    size_t *grad_byte_begin; /* replicated: bytes of them */
-    acr_comm_request gather, reduce, spread;
-    bool gathered, touched;
-} part;
-
-struct acr_dist {
-    acr_model *model;
-    accrue_comm *comm;
-    int rank, ranks;
-    bool sharded, defer;
-    bool reproducible;
-    bool apart;  /* a micro-batch's gradient has arrays of its own */
-    bool shares; /* gradients are reduced into shares after each micro-batch */
-
-    part *parts; /* [n] in the order of first uses */
-    int n;
-    void *passing_weights, *passing_grad;
-    const part *passing; /* whose gradient is in passing_grad */
-    int64_t bytes, deferred_bytes;
-
-    acr_tape *tape;
-    bool backward, last; /* of the micro-batch under way */
-    int forward_at;      /* parts gathered forward */
-    int backward_at;     /* parts reduced backward, from the last on */
-    accrue_status status;
-    accrue_error error;
-};
 
 /* Creation ---------------------------------------------------------------------------------- */
 
@@ -73,18 +28,8 @@ static accrue_status need(acr_dist *d, void *out, size_t bytes, const char *what
     return ACCRUE_OK;
 }
 
-static size_t real_bytes(const acr_dist *d)
-{
-    return acr_dtype_bytes(d->model->real);
-}
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* The ranks' shares of the arrays that are exchanged. */
-static accrue_status set_shares(part *p, accrue_error *err)
+static accrue_status set_shares(acr_part *p, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     acr_dist *d = p->d;
@@ -112,6 +57,19 @@ cleanup:
     return st;
 }
 
+static void point_at_weights(const acr_part *p, const void *weights);
+static void point_at_grad(const acr_part *p, void *grad);
+
+/* While the largest micro-batch is measured, operators are to find that weights and gradients are
+ * there; what they find is not touched. */
+static void stand_in(const acr_part *p)
+{
+    if (!p->d->sharded)
+        return;
+    point_at_weights(p, p->g->master);
+    point_at_grad(p, p->g->accumulator);
+}
+
 accrue_status acr_dist_create(acr_dist **out, acr_model *m, accrue_comm *comm,
                               const acr_dist_options *o, accrue_error *err)
 {
@@ -136,13 +94,14 @@ accrue_status acr_dist_create(acr_dist **out, acr_model *m, accrue_comm *comm,
         goto cleanup;
     }
     for (int i = 0; i < m->n_groups; i++) {
-        part *p = &d->parts[d->n];
+        acr_part *p = &d->parts[d->n];
         if (!m->groups[i].n)
             continue;
-        *p = (part){.d = d, .g = &m->groups[i], .first_use = -1, .last_use = -1};
+        *p = (acr_part){.d = d, .g = &m->groups[i], .first_use = -1, .last_use = -1};
         p->as_bf16 = m->compute == ACCRUE_BF16 && p->g != m->top.embed->group;
         d->n++;
         ACR_TRY(set_shares(p, err));
+        stand_in(p);
     }
     *out = d;
     d = NULL;
@@ -152,7 +111,7 @@ cleanup:
     return st;
 }
 
-static void part_free(part *p)
+static void part_free(acr_part *p)
 {
     if (!p->passing) {
         acr_free(p->weights);
@@ -187,7 +146,7 @@ void acr_dist_free(acr_dist *d)
 
 /* Planning ---------------------------------------------------------------------------------- */
 
-static part *part_of(acr_dist *d, const acr_group *g)
+static acr_part *part_of(acr_dist *d, const acr_group *g)
 {
     for (int i = 0; i < d->n; i++)
         if (d->parts[i].g == g)
@@ -196,7 +155,7 @@ static part *part_of(acr_dist *d, const acr_group *g)
 }
 
 /* By first use; what is not used at all comes last. */
-static bool comes_after(const part *a, const part *b)
+static bool comes_after(const acr_part *a, const acr_part *b)
 {
     if (a->first_use < 0 || b->first_use < 0)
         return a->first_use < 0 && b->first_use >= 0;
@@ -207,7 +166,7 @@ static void find_uses(acr_dist *d, const acr_tape *t)
 {
     for (int64_t i = 0; i < t->n_records; i++) {
         const acr_param *w = t->records[i]->param[0];
-        part *p = w ? part_of(d, w->group) : NULL;
+        acr_part *p = w ? part_of(d, w->group) : NULL;
         if (!p)
             continue;
         if (p->first_use < 0)
@@ -216,14 +175,14 @@ static void find_uses(acr_dist *d, const acr_tape *t)
     }
     for (int i = 1; i < d->n; i++)
         for (int j = i; j > 0 && comes_after(&d->parts[j - 1], &d->parts[j]); j--) {
-            part p = d->parts[j];
+            acr_part p = d->parts[j];
             d->parts[j] = d->parts[j - 1];
             d->parts[j - 1] = p;
         }
 }
 
 /* A group of vectors alone has nothing that comes and goes. */
-static bool comes_and_goes(const part *p)
+static bool comes_and_goes(const acr_part *p)
 {
     return p->g->n_matrices > 0;
 }
@@ -241,7 +200,7 @@ static void find_passing(acr_dist *d)
 }
 
 /* Vectors are whole on every rank, at all times. */
-static void point_at_vectors(const part *p)
+static void point_at_vectors(const acr_part *p)
 {
     const acr_model *m = p->d->model;
 
@@ -253,7 +212,7 @@ static void point_at_vectors(const part *p)
     }
 }
 
-static accrue_status reserve_part(part *p, size_t *most_weights, size_t *most_grad,
+static accrue_status reserve_part(acr_part *p, size_t *most_weights, size_t *most_grad,
                                   accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
@@ -320,7 +279,7 @@ accrue_status acr_dist_plan(acr_dist *d, acr_tape *t, accrue_error *err)
     find_uses(d, t);
     find_passing(d);
     ACR_TRY(reserve(d, err));
-    d->tape = t;
+    d->tape = t; /* the rest of the measurement still finds weights and gradients */
     t->payload = d;
     t->group_forward = d->sharded ? on_forward : NULL;
     t->group_backward = on_backward;
@@ -336,7 +295,7 @@ int64_t acr_dist_bytes(const acr_dist *d, int64_t *deferred)
     return d->bytes;
 }
 
-/* Weights ----------------------------------------------------------------------------------- */
+/* Failures ---------------------------------------------------------------------------------- */
 
 /* A failure of the job, or the first that this rank's micro-batch met with. */
 static void fail(acr_dist *d, accrue_status st, const accrue_error *e)
@@ -348,7 +307,7 @@ static void fail(acr_dist *d, accrue_status st, const accrue_error *e)
     acr_tape_fail(d->tape, st, "%s", e->message);
 }
 
-static void wait_for(acr_dist *d, acr_comm_request *r)
+void acr_dist_wait(acr_dist *d, acr_comm_request *r)
 {
     accrue_error e = {0};
     accrue_status st = acr_comm_wait(d->comm, r, &e);
@@ -357,8 +316,10 @@ static void wait_for(acr_dist *d, acr_comm_request *r)
         fail(d, st, &e);
 }
 
+/* Weights ----------------------------------------------------------------------------------- */
+
 /* Where operators find the group's matrices, or NULL when they are released. */
-static void point_at_weights(const part *p, const void *weights)
+static void point_at_weights(const acr_part *p, const void *weights)
 {
     const acr_model *m = p->d->model;
 
@@ -376,7 +337,7 @@ static void point_at_weights(const part *p, const void *weights)
     }
 }
 
-static void gather(part *p)
+static void gather(acr_part *p)
 {
     acr_dist *d = p->d;
     acr_comm_label label = {ACR_COMM_WEIGHTS, "the weights of", p->g->name};
@@ -389,12 +350,12 @@ static void gather(part *p)
     acr_convert(operand, (char *)p->weights + begin, d->model->real, p->g->master,
                 (int64_t)(bytes / acr_dtype_bytes(operand)));
     acr_comm_gather_begin(d->comm, &p->gather, label, p->weights, p->weight_begin);
-    wait_for(d, &p->gather);
+    acr_dist_wait(d, &p->gather);
     p->gathered = true;
     point_at_weights(p, p->weights);
 }
 
-static void release(part *p)
+static void release(acr_part *p)
 {
     if (p->gathered)
         point_at_weights(p, NULL);
@@ -405,7 +366,7 @@ static void release(part *p)
 static void gather_forward(acr_dist *d, int to)
 {
     for (; d->forward_at <= to; d->forward_at++) {
-        part *p = &d->parts[d->forward_at];
+        acr_part *p = &d->parts[d->forward_at];
         for (int i = 0; comes_and_goes(p) && i < d->forward_at; i++)
             if (d->parts[i].passing)
                 release(&d->parts[i]);
@@ -416,7 +377,7 @@ static void gather_forward(acr_dist *d, int to)
 static void on_forward(acr_group *g, void *payload)
 {
     acr_dist *d = payload;
-    const part *p = part_of(d, g);
+    const acr_part *p = part_of(d, g);
 
     if (p)
         gather_forward(d, (int)(p - d->parts));
@@ -424,7 +385,7 @@ static void on_forward(acr_group *g, void *payload)
 
 /* Gradients --------------------------------------------------------------------------------- */
 
-static void point_at_grad(const part *p, void *grad)
+static void point_at_grad(const acr_part *p, void *grad)
 {
     const acr_model *m = p->d->model;
 
@@ -437,16 +398,16 @@ static void point_at_grad(const part *p, void *grad)
 }
 
 /* Before the first gradient of a micro-batch goes into the group. */
-static void touch(part *p)
+void acr_part_touch(acr_part *p)
 {
     acr_dist *d = p->d;
 
     if (p->touched)
         return;
     p->touched = true;
-    wait_for(d, &p->reduce);
+    acr_dist_wait(d, &p->reduce);
     if (p->passing && d->passing && d->passing != p)
-        wait_for(d, (acr_comm_request *)(uintptr_t)&d->passing->reduce);
+        acr_dist_wait(d, (acr_comm_request *)(uintptr_t)&d->passing->reduce);
     if (p->passing)
         d->passing = p;
     if (d->apart)
@@ -455,198 +416,14 @@ static void touch(part *p)
         memset(p->g->grad, 0, (size_t)p->g->n * real_bytes(d));
 }
 
-typedef struct search {
-    const part *p;
-    double limit;
-    atomic_int_fast64_t bad;
-} search;
-
-static void search_task(int64_t i, void *ctx)
-{
-    search *s = ctx;
-    const acr_dtype real = s->p->d->model->real;
-    const int64_t begin = i * ACR_BLOCK, n = least(ACR_BLOCK, s->p->g->n - begin);
-    const char *x = (const char *)s->p->g->grad + (size_t)begin * acr_dtype_bytes(real);
-    int64_t bad =
-        isinf(s->limit) ? acr_find_nonfinite(real, x, n) : acr_find_unfit(real, x, n, s->limit);
-    int64_t known = atomic_load(&s->bad);
-
-    if (bad < 0)
-        return;
-    bad += begin;
-    while (bad < known && !atomic_compare_exchange_weak(&s->bad, &known, bad))
-        ;
-}
-
-static void fail_unfit(const part *p, int64_t at)
-{
-    const acr_model *m = p->d->model;
-    accrue_error e = {0};
-
-    for (int i = 0; i < m->n_params; i++) {
-        const acr_param *q = &m->params[i];
-        const int64_t k = at - q->offset;
-        double v = 0;
-        if (!q->trainable || q->group != p->g || k < 0 || k >= q->rows * q->cols)
-            continue;
-        v = m->real == ACR_DTYPE_F64 ? ((const double *)q->grad)[k]
-                                     : (double)((const float *)q->grad)[k];
-        if (isfinite(v))
-            acr_fail(&e, ACCRUE_ENUMERIC,
-                     "the gradient of %s is %g at [%lld, %lld], below %g expected for "
-                     "--reproducible",
-                     q->name, v, (long long)(k / q->cols), (long long)(k % q->cols),
-                     ACR_EXACT_LIMIT);
-        else
-            acr_fail(&e, ACCRUE_ENUMERIC, "the gradient of %s is %s at [%lld, %lld]", q->name,
-                     isnan(v) ? "NaN" : "infinite", (long long)(k / q->cols),
-                     (long long)(k % q->cols));
-    }
-    if (!p->d->status) {
-        p->d->status = e.status;
-        p->d->error = e;
-    }
-}
-
-/* Nothing that is not finite is summed into what other ranks or micro-batches have. */
-static bool is_fit(const part *p)
-{
-    search s = {.p = p, .limit = p->d->reproducible ? ACR_EXACT_LIMIT : (double)INFINITY};
-
-    atomic_init(&s.bad, p->g->n);
-    acr_parallel((p->g->n + ACR_BLOCK - 1) / ACR_BLOCK, search_task, &s);
-    if (atomic_load(&s.bad) < p->g->n)
-        fail_unfit(p, atomic_load(&s.bad));
-    return atomic_load(&s.bad) == p->g->n;
-}
-
-/* Sums of the ranks' parts, in their order: own share, from `begin` of it on. */
-#define ADD_PARTS(REAL, start)                                                                     \
-    do {                                                                                           \
-        REAL *out = (REAL *)into + begin;                                                          \
-        for (int64_t i = 0; i < n; i++) {                                                          \
-            REAL sum = (start) ? out[i] : 0;                                                       \
-            for (int r = 0; r < ranks; r++)                                                        \
-                sum += ((const REAL *)parts[r])[i];                                                \
-            out[i] = sum;                                                                          \
-        }                                                                                          \
-    } while (0)
-
-static void add_parts(const part *p, void *into, bool to_what_is_there, int64_t begin, int64_t n,
-                      const void *const *parts)
-{
-    const int ranks = p->d->ranks;
-
-    if (p->d->model->real == ACR_DTYPE_F64)
-        ADD_PARTS(double, to_what_is_there);
-    else
-        ADD_PARTS(float, to_what_is_there);
-}
-
-static void combine_replicated(void *ctx, int64_t begin, int64_t n, const void *const *parts)
-{
-    const part *p = ctx;
-
-    add_parts(p, (char *)p->g->accumulator + p->grad_byte_begin[p->d->rank], false, begin, n,
-              parts);
-}
-
-static void combine_shares(void *ctx, int64_t begin, int64_t n, const void *const *parts)
-{
-    const part *p = ctx;
-
-    add_parts(p, p->g->accumulator, true, begin, n, parts);
-}
-
-static void combine_fresh_exact(void *ctx, int64_t begin, int64_t n, const void *const *parts)
-{
-    const part *p = ctx;
-
-    for (int r = 0; r < p->d->ranks; r++)
-        acr_exact_add(p->exact + begin, p->d->model->real, parts[r], n);
-}
-
-/* Own share of whole exact sums: rounded once, when all parts are in. */
-static void combine_exact(void *ctx, int64_t begin, int64_t n, const void *const *parts)
-{
-    const part *p = ctx;
-    const acr_dist *d = p->d;
-    acr_exact *own = p->exact + p->grad_begin[d->rank] + begin;
-    char *out = (char *)p->g->accumulator + (d->sharded ? 0 : p->grad_byte_begin[d->rank]);
-
-    for (int r = 0; r < d->ranks; r++)
-        if (r != d->rank)
-            acr_exact_merge(own, parts[r], n);
-    acr_exact_value(d->model->real, out + (size_t)begin * real_bytes(d), own, n);
-}
-
-static void begin_reduce(part *p)
-{
-    acr_dist *d = p->d;
-    acr_comm_label label = {ACR_COMM_GRADIENT, "the gradient of", p->g->name};
-    const bool whole_sums = d->reproducible && !d->shares;
-    acr_comm_combine combine = d->sharded ? combine_shares : combine_replicated;
-    const void *from = d->shares ? p->g->grad : p->sum;
-
-    if (whole_sums) {
-        combine = combine_exact;
-        from = p->exact;
-    } else if (d->reproducible) {
-        combine = combine_fresh_exact;
-    }
-    acr_comm_reduce_begin(d->comm, &p->reduce, label, from,
-                          whole_sums ? sizeof *p->exact : real_bytes(d), p->grad_begin, combine, p);
-    if (!d->sharded)
-        acr_comm_gather_begin(d->comm, &p->spread, label, p->g->accumulator, p->grad_byte_begin);
-}
-
-static void add_task(int64_t i, void *ctx)
-{
-    const part *p = ctx;
-    const acr_backend *backend = acr_backend_for(p->d->model->real);
-    const size_t at = (size_t)(i * ACR_BLOCK) * real_bytes(p->d);
-
-    backend->accumulate(least(ACR_BLOCK, p->g->n - i * ACR_BLOCK), (const char *)p->grad + at,
-                        (char *)p->sum + at);
-}
-
-/* The micro-batch's gradient to those before it. */
-static void add_up(part *p)
-{
-    acr_dist *d = p->d;
-
-    if (d->shares)
-        return;
-    if (d->reproducible)
-        acr_exact_add_all(p->exact, d->model->real, p->g->grad, p->g->n);
-    else if (d->apart)
-        acr_parallel((p->g->n + ACR_BLOCK - 1) / ACR_BLOCK, add_task, p);
-}
-
-/* The group's gradient of this micro-batch is complete. */
-static void complete(part *p)
-{
-    acr_dist *d = p->d;
-
-    if (p->touched && !is_fit(p) && d->reproducible)
-        memset(p->g->grad, 0, (size_t)p->g->n * real_bytes(d)); /* as integers it would overflow */
-    if (p->touched)
-        add_up(p);
-    if (d->ranks == 1 || !(d->last || d->shares))
-        return;
-    if (d->shares)
-        touch(p); /* where nothing was added: zeros */
-    begin_reduce(p);
-}
-
 /* Up to and with part `to`, from the last backward. */
 static void reduce_backward(acr_dist *d, int to)
 {
     for (; d->n - 1 - d->backward_at >= to; d->backward_at++) {
-        part *p = &d->parts[d->n - 1 - d->backward_at];
+        acr_part *p = &d->parts[d->n - 1 - d->backward_at];
         if (d->sharded && p->passing && !p->gathered)
             gather(p);
-        complete(p);
+        acr_part_complete(p);
         if (p->passing)
             release(p);
     }
@@ -655,7 +432,7 @@ static void reduce_backward(acr_dist *d, int to)
 static void on_backward(acr_group *g, void *payload)
 {
     acr_dist *d = payload;
-    part *p = part_of(d, g);
+    acr_part *p = part_of(d, g);
 
     if (!p)
         return;
@@ -663,13 +440,13 @@ static void on_backward(acr_group *g, void *payload)
         reduce_backward(d, (int)(p - d->parts) + 1);
         gather(p);
     }
-    touch(p);
+    acr_part_touch(p);
 }
 
 static void on_ready(acr_group *g, void *payload)
 {
     acr_dist *d = payload;
-    const part *p = part_of(d, g);
+    const acr_part *p = part_of(d, g);
 
     if (p)
         reduce_backward(d, (int)(p - d->parts));
@@ -692,10 +469,10 @@ accrue_status acr_dist_begin_window(acr_dist *d, accrue_error *err)
     d->status = ACCRUE_OK;
     d->passing = NULL;
     for (int i = 0; i < d->n; i++) {
-        part *p = &d->parts[i];
+        acr_part *p = &d->parts[i];
         const int64_t own = p->grad_begin[d->rank + 1] - p->grad_begin[d->rank];
-        wait_for(d, &p->reduce);
-        wait_for(d, &p->spread);
+        acr_dist_wait(d, &p->reduce);
+        acr_dist_wait(d, &p->spread);
         if (d->reproducible)
             memset(p->exact, 0, (size_t)(d->shares ? own : p->g->n) * sizeof *p->exact);
         else if (d->defer)
@@ -710,8 +487,13 @@ void acr_dist_begin(acr_dist *d, bool backward, bool last)
     d->backward = backward;
     d->last = last;
     d->forward_at = d->backward_at = 0;
-    for (int i = 0; i < d->n; i++)
+    for (int i = 0; i < d->n; i++) {
         d->parts[i].touched = false;
+        if (d->sharded)
+            point_at_grad(&d->parts[i], NULL);
+        if (d->sharded && !d->parts[i].gathered)
+            point_at_weights(&d->parts[i], NULL);
+    }
 }
 
 accrue_status acr_dist_end(acr_dist *d, accrue_error *err)
@@ -731,9 +513,9 @@ accrue_status acr_dist_end(acr_dist *d, accrue_error *err)
 accrue_status acr_dist_finish(acr_dist *d, accrue_error *err)
 {
     for (int i = 0; i < d->n; i++) {
-        part *p = &d->parts[i];
-        wait_for(d, &p->reduce);
-        wait_for(d, &p->spread);
+        acr_part *p = &d->parts[i];
+        acr_dist_wait(d, &p->reduce);
+        acr_dist_wait(d, &p->spread);
         if (d->status || !d->reproducible)
             continue;
         if (d->ranks == 1)
@@ -750,7 +532,7 @@ accrue_status acr_dist_refresh(acr_dist *d, accrue_error *err)
     acr_model_refresh(d->model);
     d->status = ACCRUE_OK;
     for (int i = 0; d->sharded && i < d->n; i++) {
-        part *p = &d->parts[i];
+        acr_part *p = &d->parts[i];
         acr_comm_label label = {ACR_COMM_WEIGHTS, "the vectors of", p->g->name};
         const int64_t first = p->g->cut[d->rank];
         const int64_t skip = first < p->g->n_matrices ? p->g->n_matrices - first : 0;
@@ -760,7 +542,7 @@ accrue_status acr_dist_refresh(acr_dist *d, accrue_error *err)
             memcpy((char *)p->vectors + begin,
                    (const char *)p->g->master + (size_t)skip * real_bytes(d), bytes);
         acr_comm_gather_begin(d->comm, &p->gather, label, p->vectors, p->vector_begin);
-        wait_for(d, &p->gather);
+        acr_dist_wait(d, &p->gather);
     }
     return outcome(d, err);
 }

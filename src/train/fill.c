@@ -1,5 +1,5 @@
-/* fill.c - filling a window: its denominators, its micro-batches, and what is done where one of them
- * cannot be used.
+/* fill.c - filling a window: its denominators, its micro-batches, and what is done where one of
+ * them cannot be used.
  *
  * A window's denominators are planned from the loss masks before its first forward, so every
  * gradient is added with its final weight.  A micro-batch that turns out not finite, or a row that

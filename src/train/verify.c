@@ -18,8 +18,8 @@
  * counts in full in the update, with the few digits that it has in f32. */
 static const double bound_f64 = 1e-10, bound_f32 = 1e-3, update_bound_f32 = 0.1;
 
-/* Relative to the largest gradient of all, against the sum of the micro-batches' own gradients: here
- * only the additions over micro-batches are in question, some roundings of the accumulator. */
+/* Relative to the largest gradient of all, against the sum of the micro-batches' own gradients:
+ * only the additions over micro-batches are in question here, some roundings of the accumulator. */
 static const double parts_bound_f64 = 1e-14, parts_bound_f32 = 5e-7;
 
 /* Copies of the model's arrays, one block for all trainable parameters. */
