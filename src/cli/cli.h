@@ -53,6 +53,9 @@ void launch_find(launch *l); /* from the environment; all ranks but the first ar
 /* Whether the flags fit what was started; 0, or the exit code after a line on stderr, as all that
  * return an int here. */
 int launch_check(const launch *l, const accrue_train_options *t);
+/* For a rank that ends with `code` before it joins: the first one, whose message is the one shown,
+ * is to be faster, as launchers end all when one has failed.  Returns `code`. */
+int launch_decline(const launch *l, int code);
 /* Becomes a rank of the job, where there is one; whatever it returns, launch_leave follows. */
 int launch_join(launch *l, const accrue_train_options *t);
 /* Threads for this rank, of `asked` (0: as many as there are cores for it). */
@@ -278,6 +281,7 @@ bool plot_is_png(const char *path);
  * started. */
 void signals_catch(double grace, bool of_several);
 void signals_begin(void);  /* training begins; before it a stop needs no save and is at once */
+void signals_over(void);   /* all is done; the launcher ends ranks for the first that exits badly */
 int signals_answer(void);  /* to an event: an accrue_answer */
 int signals_stopped(void); /* the signal that asked for a stop; 0: none */
 const char *signals_name(int number);

@@ -404,6 +404,10 @@ static int train_launched(const cli_options *o, launch *job)
         signals_catch(o->grace, job->comm);
         code = o->dry_run ? dry_run(o, job) : train(o, job);
     }
+    if (job->comm)
+        signals_over();
+    else
+        launch_decline(job, code);
     return launch_leave(job, cli_finish(code));
 }
 
@@ -417,7 +421,7 @@ int cmd_train(int argc, char **argv)
     flags_init(&o);
     bad = flags_parse(&o, FOR_TRAIN, argc, argv);
     if (bad)
-        return bad;
+        return launch_decline(&job, bad);
     if (o.help) {
         flags_help(stdout, FOR_TRAIN);
         return cli_finish(EXIT_SUCCESS);
@@ -426,7 +430,7 @@ int cmd_train(int argc, char **argv)
     if (!bad)
         bad = launch_check(&job, &o.train);
     if (bad)
-        return bad;
+        return launch_decline(&job, bad);
     if (o.dump_config) {
         config_dump(&o, stdout);
         return cli_finish(EXIT_SUCCESS);

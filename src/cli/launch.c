@@ -11,6 +11,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* In this order: mpirun is started inside srun's steps, and starts its own helpers by srun. */
 static const struct {
@@ -50,6 +51,15 @@ void launch_find(launch *l)
     if (l->local_rank < 0)
         l->local_rank = 0;
     cli_mute(l->rank > 0);
+}
+
+int launch_decline(const launch *l, int code)
+{
+    const struct timespec moment = {.tv_sec = 1};
+
+    if (l->rank > 0 && code)
+        nanosleep(&moment, NULL);
+    return code;
 }
 
 int launch_check(const launch *l, const accrue_train_options *t)
@@ -101,8 +111,11 @@ int launch_join(launch *l, const accrue_train_options *t)
     if (status)
         return fail_open(l, status, &err);
     bad = check_size(l);
-    if (bad)
+    if (bad) {
+        accrue_comm_free(l->comm);
+        l->comm = NULL;
         return bad;
+    }
     l->size = accrue_comm_size(l->comm);
     l->rank = accrue_comm_rank(l->comm);
     cli_mute(l->rank > 0);

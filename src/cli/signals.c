@@ -73,6 +73,14 @@ void signals_catch(double grace, bool of_several)
     signal(SIGXFSZ, SIG_IGN); /* a file over the limit is an error like a full disk */
 }
 
+void signals_over(void)
+{
+    const int all[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        signal(all[i], SIG_IGN);
+}
+
 void signals_begin(void)
 {
     begun = 1;

@@ -474,7 +474,8 @@ typedef struct training {
     accrue_train_options opt;
     acr_resume found;
     accrue_run *run;
-    int lock; /* of save_path, on rank 0 */
+    int lock;    /* of save_path, on rank 0 */
+    bool agreed; /* all ranks know of the failure */
 } training;
 
 static accrue_status find_checkpoint(training *t, accrue_error *err)
@@ -515,13 +516,17 @@ static accrue_status train(training *t, accrue_event_cb cb, void *payload, accru
 
     if (accrue_comm_rank(t->opt.comm) == 0)
         st = find_checkpoint(t, err);
+    t->agreed = true;
     ACR_TRY(acr_agree(t->opt.comm, "where to go on", st, err));
+    t->agreed = false;
     ACR_TRY(acr_resume_share(&t->found, t->opt.comm, err));
     if (t->found.weights_only)
         t->opt.from_pretrained = t->found.dir;
     else
         from = t->found.dir;
+    t->agreed = true;
     ACR_TRY(acr_run_open(&t->run, &t->opt, from, cb, payload, err));
+    t->agreed = false;
     t->run->obeys = true;
     ACR_TRY(prepare_save_path(t, err));
     ACR_TRY(resume(t->run, &t->found, &at, err));
@@ -546,7 +551,7 @@ static accrue_status train_rank(const accrue_train_options *opt, accrue_event_cb
     accrue_error why = {0};
     accrue_status st = train(&t, cb, payload, &why);
 
-    if (st && !(t.run && t.run->agreed))
+    if (st && !t.agreed && !(t.run && t.run->agreed))
         st = acr_comm_fail(opt->comm, st, &why);
     if (t.run) {
         t.run->cb = NULL;
