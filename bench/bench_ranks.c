@@ -2,7 +2,7 @@
  * by one and by two ranks of one thread, replicated and sharded; how much of the exchange of
  * gradients is hidden behind backward; what exact sums cost.
  *
- *     bench_ranks VERIFIER DATA [TOTAL_SEQ_LEN [DRAFT_VOCAB]]
+ *     bench_ranks VERIFIER DATA [TOTAL_SEQ_LEN [DRAFT_VOCAB [ROUNDS]]]
  *
  * All configurations take their windows in turn, and ratios are medians over the rounds. */
 #include "train/train.h"
@@ -12,7 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 5, WINDOWS = 2, WINDOW = 4 };
+enum { MAX_ROUNDS = 15, WINDOWS = 2, WINDOW = 4 };
+
+static int rounds = 5;
 
 typedef struct config {
     const char *name;
@@ -121,31 +123,32 @@ static double median(double *x, int n)
     return x[n / 2];
 }
 
-static void print(int i, measured m[ROUNDS][ACR_COUNT(configs)])
+static void print(int i, measured m[MAX_ROUNDS][ACR_COUNT(configs)])
 {
-    double seconds[ROUNDS], ratio[ROUNDS], hidden[ROUNDS], waited[ROUNDS];
-    const measured *last = &m[ROUNDS - 1][i];
+    double seconds[MAX_ROUNDS], ratio[MAX_ROUNDS], hidden[MAX_ROUNDS], waited[MAX_ROUNDS];
+    const measured *last = &m[rounds - 1][i];
 
-    for (int r = 0; r < ROUNDS; r++) {
+    for (int r = 0; r < rounds; r++) {
         seconds[r] = m[r][i].seconds;
         ratio[r] = m[r][0].seconds / m[r][i].seconds;
         waited[r] = 100 * m[r][i].all / m[r][i].seconds;
         hidden[r] = m[r][i].busy > 0 ? 100 * (1 - m[r][i].waited / m[r][i].busy) : 0;
     }
     printf("%-28s %9.3f %8.2f %8.0f %% %8.1f %% %11lld %14.1f %9.0f\n", configs[i].name,
-           median(seconds, ROUNDS), median(ratio, ROUNDS), median(hidden, ROUNDS),
-           median(waited, ROUNDS), (long long)last->collectives, (double)last->bytes / 1e6,
+           median(seconds, rounds), median(ratio, rounds), median(hidden, rounds),
+           median(waited, rounds), (long long)last->collectives, (double)last->bytes / 1e6,
            (double)last->peak / 1e6);
 }
 
 int main(int argc, char **argv)
 {
-    static measured m[ROUNDS][ACR_COUNT(configs)];
+    static measured m[MAX_ROUNDS][ACR_COUNT(configs)];
     accrue_error err = {0};
     job j = {0};
 
     if (argc < 3) {
-        fprintf(stderr, "usage: bench_ranks VERIFIER DATA [TOTAL_SEQ_LEN [DRAFT_VOCAB]]\n");
+        fprintf(stderr,
+                "usage: bench_ranks VERIFIER DATA [TOTAL_SEQ_LEN [DRAFT_VOCAB [ROUNDS]]]\n");
         return 2;
     }
     accrue_train_options_init(&j.opt, sizeof j.opt);
@@ -153,9 +156,11 @@ int main(int argc, char **argv)
     j.opt.data_path = argv[2];
     j.opt.total_seq_len = argc > 3 ? atoll(argv[3]) : 512;
     j.opt.draft_vocab_size = argc > 4 ? atoll(argv[4]) : 8192;
+    if (argc > 5 && atoi(argv[5]) > 0 && atoi(argv[5]) <= MAX_ROUNDS)
+        rounds = atoi(argv[5]);
     j.opt.window.optimizer = getenv("MUON") ? ACCRUE_MUON : ACCRUE_ADAMW;
     j.opt.epochs = 1;
-    for (int r = 0; r < ROUNDS; r++)
+    for (int r = 0; r < rounds; r++)
         for (int i = 0; i < ACR_COUNT(configs); i++) {
             j.c = &configs[i];
             j.opt.fsdp_shard = j.c->shard;
