@@ -121,7 +121,7 @@ static accrue_window *make_window(acr_model *m, bool muon)
     o.scheduler = ACCRUE_SCHEDULE_NONE;
     o.lr = 1e-4;
     must(accrue_window_create(&w, &o, &err), &err);
-    must(acr_register_params(w, m, NULL, &err), &err);
+    must(acr_register_params(w, m, &err), &err);
     return w;
 }
 

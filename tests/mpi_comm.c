@@ -13,13 +13,12 @@ static void nap(long milliseconds)
     nanosleep(&t, NULL);
 }
 
-/* All have begun, so that what follows happens to a job under way. */
-static void meet(accrue_comm *c)
+/* All have begun, so that what follows happens to a job under way; or already has. */
+static accrue_status meet(accrue_comm *c, accrue_error *err)
 {
-    accrue_error e;
     int all[MAX_RANKS], rank = accrue_comm_rank(c);
 
-    CHECK(!acr_comm_share(c, "the beginning", &rank, sizeof rank, all, &e), &e);
+    return acr_comm_share(c, "the beginning", &rank, sizeof rank, all, err);
 }
 
 static accrue_status compute_until_failure(accrue_comm *c, accrue_error *err)
@@ -59,19 +58,33 @@ static accrue_status fail_under_load(accrue_comm *c, bool odd, accrue_error *err
     return st;
 }
 
+/* A fault in a program, which no rank must hang or read beyond an array for. */
+static accrue_status disagree(accrue_comm *c, bool odd, accrue_error *err)
+{
+    const int64_t own[2] = {0};
+    int64_t all[2 * MAX_RANKS] = {0};
+
+    return acr_comm_share(c, odd ? "pairs" : "numbers", own, sizeof *own * (odd ? 2 : 1), all, err);
+}
+
 static accrue_status run_case(accrue_comm *c, const char *what, bool odd, uint64_t n,
                               accrue_error *err)
 {
     if (!strcmp(what, "checks")) {
         check_all(c);
+        if (accrue_comm_size(c) == 2)
+            check_gather(c, (int64_t)140 << 20, -1); /* more than a message */
         CHECK(accrue_comm_local_size(c) == accrue_comm_size(c), err);
         return ACCRUE_OK;
     }
-    meet(c);
+    if (meet(c, err))
+        return err->status;
     if (!strcmp(what, "inject") && odd)
         acr_comm_fail_collective(c, n);
     if (!strcmp(what, "load"))
         return fail_under_load(c, odd, err);
+    if (!strcmp(what, "disagree") && !disagree(c, odd, err))
+        return compute_until_failure(c, err);
     if (!strcmp(what, "compute") && !odd)
         return compute_until_failure(c, err);
     if ((!strcmp(what, "fail") || !strcmp(what, "compute")) && odd)

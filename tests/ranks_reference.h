@@ -76,7 +76,7 @@ static inline bool add_gradient(reference *r, int64_t *rows, int64_t n, bool pee
     for (int i = 0; i < r->setup.model->n_params; i++) {
         const acr_param *p = &r->setup.model->params[i];
         for (int64_t j = 0; p->trainable && j < p->rows * p->cols; j++)
-            r->gradient[at++] += (long double)((const double *)p->grad)[j] * share;
+            r->gradient[at++] += (long double)((const double *)p->grad)[j] * (long double)share;
     }
     assert_int_equal(at, r->n);
     acr_loader_free(loader);

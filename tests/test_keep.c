@@ -25,7 +25,7 @@ static accrue_train_options options(const char *out)
     o.compute = ACCRUE_F32;
     o.epochs = 5;
     o.window.gradient_accumulation_steps = 4;
-    o.window.lr = 0.5; /* the best is not the last */
+    o.window.lr = 0.25; /* the best is not the last */
     return o;
 }
 

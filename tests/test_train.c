@@ -197,7 +197,7 @@ static void test_n_out_of_range(void **state)
 
 static void test_memory_flat_in_n(void **state)
 {
-    const int64_t sizes[] = {1, 3, 8};
+    const int64_t sizes[] = {2, 3, 8, 1};
     size_t high[ACR_COUNT(sizes)] = {0}, live[ACR_COUNT(sizes)] = {0};
 
     (void)state;
@@ -225,6 +225,8 @@ static void test_memory_flat_in_n(void **state)
         assert_int_equal(high[i], high[0]);
         assert_true(live[i] < live[0] + 8192); /* counts of the window's micro-batches */
     }
+    /* A micro-batch that is the window needs no sum beside its gradient. */
+    assert_true(live[3] < live[0]);
 }
 
 /* Masks ----------------------------------------------------------------------------------- */

@@ -80,16 +80,29 @@ typedef struct accrue_comm accrue_comm;
  * EINVAL for ranks < 1 or a timeout that is no number of seconds. */
 ACCRUE_API ACCRUE_CHECK accrue_status accrue_comm_open_threads(accrue_comm **out, int ranks,
                                                                double timeout, accrue_error *err);
-/* This process as a rank of an MPI job (mpirun, srun).  [collective]  Starts MPI where that has not
- * been done; accrue_comm_free then ends it.  ENOTSUP where this build has no MPI. */
+/* This process as a rank of an MPI job (mpirun, srun).  [collective]  Starts MPI where nobody has;
+ * accrue_comm_free then ends it.  Until then a thread of the library calls MPI: others
+ * may only at MPI_THREAD_MULTIPLE.  ENOTSUP where this build has no MPI. */
 ACCRUE_API ACCRUE_CHECK accrue_status accrue_comm_open_mpi(accrue_comm **out, double timeout,
                                                            accrue_error *err);
-/* After a failure of the job this does not wait for other ranks.  [collective] */
+/* [collective]  After a failure of the job this waits for nobody but, for some seconds at most,
+ * rank 0 to come here: report the failure first.  MPI is then left as it is; the process has to
+ * exit with a status other than 0, by which the launcher ends the others. */
 ACCRUE_API void accrue_comm_free(accrue_comm *comm);
 ACCRUE_API int accrue_comm_rank(const accrue_comm *comm); /* 0 for NULL */
 ACCRUE_API int accrue_comm_size(const accrue_comm *comm); /* 1 for NULL */
 /* Ranks of the job on this machine, which share its cores. */
 ACCRUE_API int accrue_comm_local_size(const accrue_comm *comm);
+/* Cores of this machine for this rank: those that it may run on, each shared with the ranks of the
+ * job that may run there too; at least 1.  [collective] */
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_comm_cores(int *out, accrue_comm *comm,
+                                                        accrue_error *err);
+/* The greatest of the ranks' values, on all.  [collective] */
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_comm_greatest(int *out, accrue_comm *comm, int value,
+                                                           accrue_error *err);
+/* Whether this rank is the one to tell people of the job's failure: rank 0, or any where that is
+ * lost. */
+ACCRUE_API bool accrue_comm_reports(accrue_comm *comm);
 
 /* The window ------------------------------------------------------------------------------ */
 
@@ -339,11 +352,17 @@ typedef struct accrue_train_plan {
     int64_t min_epoch_steps, max_epoch_steps, max_epoch_micro_batches;
     int64_t dropped_micro_batches; /* over all epochs */
     int64_t schedule_total_steps, warmup_steps;
-    int64_t peak_bytes; /* predicted, of the process */
+    int64_t peak_bytes; /* predicted, of the process, with all its ranks */
     int64_t vocab_size, draft_vocab_size;
     bool vocab_built;     /* the maps were counted, not read */
     int64_t missing_rows; /* left out for want of hidden states; not in train_rows, val_rows */
     int64_t bad_rows;     /* left out as bad, of those that were checked before the first step */
+    int ranks;
+    bool sharded;           /* over the ranks */
+    int64_t window;         /* micro-batches of a step, of all ranks together */
+    int64_t rank_bytes;     /* masters, moments and accumulated gradients of a rank */
+    int64_t passing_bytes;  /* what a rank has beside, to exchange weights and gradients */
+    int64_t deferred_bytes; /* of passing_bytes, what defer_reduce alone needs */
 } accrue_train_plan;
 
 typedef struct accrue_event {
@@ -365,6 +384,9 @@ typedef struct accrue_event {
     /* Of a CHECKPOINT: its size, how long it took to write, and how long training waited for it. */
     int64_t save_bytes;
     double save_seconds, save_wait_seconds;
+    /* Of this rank in this window: how long it waited for others, what it sent them. */
+    double comm_seconds;
+    int64_t comm_bytes;
 } accrue_event;
 
 /* What a callback answers.  Any other value is CANCEL.  Only accrue_train does what the last three
@@ -446,17 +468,24 @@ typedef struct accrue_verify_row {
 } accrue_verify_row;
 
 typedef struct accrue_verify_report {
-    int64_t n, micro_batches, tokens, supervised_tokens;
+    int64_t n, micro_batches, tokens, supervised_tokens; /* of the last window */
+    int ranks;                                           /* that accumulated it */
+    bool sharded;
+    int64_t epoch_micro_batches, epoch_steps; /* of epoch 0, of all ranks; optimizer steps */
+    /* Against the micro-batches' own gradients, each computed alone, added up in f64: the largest
+     * difference, the largest gradient, and the bound on their ratio. */
+    double parts_max_abs, grad_max, parts_bound;
     double bound, update_bound; /* on grad_max_rel; on update_max_rel */
     int n_rows;
     accrue_verify_row rows[128];
     bool pass;
 } accrue_verify_report;
 
-/* Accumulates the first two windows of epoch 0 (that have a supervised token) as training does and
- * compares them, and the first one's update, with references computed in one piece: `token`, one
- * micro-batch holding the whole window; `microbatch`, the mean of separately computed gradients.
- * EVERIFY when a group exceeds the bound; the report is filled all the same. */
+/* Accumulates the first two windows of epoch 0 (that have a supervised token) as training does, on
+ * opt->ranks ranks, and compares them, and the first one's update, with references that one rank
+ * computes in one piece: `token`, one micro-batch holding the whole window; `microbatch`, the mean
+ * of separately computed gradients.  EVERIFY when a bound is exceeded; the report is filled all the
+ * same. */
 ACCRUE_API ACCRUE_CHECK accrue_status accrue_verify(accrue_verify_report *out,
                                                     const accrue_train_options *opt,
                                                     accrue_error *err);

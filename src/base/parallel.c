@@ -11,6 +11,7 @@
 #include "base/base.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <time.h>
@@ -48,9 +49,12 @@ static acr_pool shared = {.taken = PTHREAD_MUTEX_INITIALIZER,
 static _Thread_local acr_pool *mine = &shared;
 static _Thread_local bool in_region;
 
+/* Those that this process may use: launchers of several processes give each its own. */
 static int cores(void)
 {
-    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    cpu_set_t allowed;
+    long n = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed)
+                                                                 : sysconf(_SC_NPROCESSORS_ONLN);
 
     return n < 1 ? 1 : (n > MAX_THREADS ? MAX_THREADS : (int)n);
 }

@@ -8,6 +8,7 @@
 #include "accrue/accrue.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdio.h>
 
 #define CLI_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
@@ -26,6 +27,9 @@ int cmd_check(int argc, char **argv);
 int cli_fail(int code, const char *format, ...) CLI_PRINTF(2, 3);
 void cli_notice(const char *format, ...) CLI_PRINTF(1, 2);
 int cli_exit_code(accrue_status status);
+/* Of several ranks one speaks: the others print nothing, not even to stdout. */
+void cli_mute(bool mute);
+bool cli_is_muted(void);
 /* Flushes stdout; a failure to write becomes an error. */
 int cli_finish(int code);
 void *cli_realloc(void *block, size_t count, size_t size); /* ends the process when it fails */
@@ -34,6 +38,34 @@ void *cli_realloc(void *block, size_t count, size_t size); /* ends the process w
 
 char *cli_path(const char *folder, const char *name); /* freed with free */
 int cli_make_folder(const char *folder); /* with those above it; 0, or -1 with errno set */
+
+/* Ranks ----------------------------------------------------------------------------------- */
+
+/* What a launcher of several processes has made of this one. */
+typedef struct launch {
+    const char *launcher; /* "mpirun"; NULL: none, or one for a single process */
+    int size;             /* -1: only MPI knows */
+    int rank, local_rank;
+    accrue_comm *comm; /* while the job is joined */
+} launch;
+
+void launch_find(launch *l); /* from the environment; all ranks but the first are mute from here */
+/* Whether the flags fit what was started; 0, or the exit code after a line on stderr, as all that
+ * return an int here. */
+int launch_check(const launch *l, const accrue_train_options *t);
+/* For a rank that ends with `code` before it joins: the first one, whose message is the one shown,
+ * is to be faster, as launchers end all when one has failed.  Returns `code`. */
+int launch_decline(const launch *l, int code);
+/* Becomes a rank of the job, where there is one; whatever it returns, launch_leave follows. */
+int launch_join(launch *l, const accrue_train_options *t);
+/* Threads for this rank, of `asked` (0: as many as there are cores for it). */
+int launch_threads(const launch *l, int asked, int *threads);
+/* The greatest value of all ranks; `value` where the job has failed. */
+int launch_greatest(const launch *l, int value);
+/* Whether this rank is to tell people of a failure, for want of the first. */
+bool launch_reports(const launch *l);
+/* The exit code of all ranks, from that of each. */
+int launch_leave(launch *l, int code);
 
 /* Formats --------------------------------------------------------------------------------- */
 
@@ -199,9 +231,11 @@ int loggers_parse(unsigned *set, const char *names);
 /* Whether the placeholders of a run's name are known; `where` begins the line on stderr. */
 int loggers_check_name(const char *where, const char *run_name);
 /* The folder below --log-dir, with {time}, {utc_time}, {rank} and {local_rank} of the run's name
- * filled in; freed with free.  `timed`: the name has a time, so that the folder is this run's own.
+ * filled in, the last two from the launcher, or else from RANK and LOCAL_RANK; freed with free.
+ * `timed`: the name has a time, so that the folder is this run's own.
  * 0, or the exit code after a line on stderr. */
-int loggers_folder(char **folder, bool *timed, const char *log_dir, const char *run_name);
+int loggers_folder(char **folder, bool *timed, const char *log_dir, const char *run_name,
+                   const launch *l);
 
 /* Everything that a run is logged to: metrics.jsonl in --save-path, and what --logger asks for. */
 typedef struct run_log {
@@ -243,12 +277,14 @@ bool plot_is_png(const char *path);
 /* Signals --------------------------------------------------------------------------------- */
 
 /* From here on SIGTERM, SIGINT and SIGHUP ask for a stop and SIGUSR1 for a save.  `grace`: seconds
- * that the window is given to end in. */
-void signals_catch(double grace);
+ * that the window is given to end in; `of_several`: this is one rank of several that a launcher has
+ * started. */
+void signals_catch(double grace, bool of_several);
 void signals_begin(void);  /* training begins; before it a stop needs no save and is at once */
+void signals_over(void);   /* all is done; the launcher ends ranks for the first that exits badly */
 int signals_answer(void);  /* to an event: an accrue_answer */
 int signals_stopped(void); /* the signal that asked for a stop; 0: none */
-const char *signals_name(void);
+const char *signals_name(int number);
 
 /* Progress -------------------------------------------------------------------------------- */
 
@@ -262,7 +298,7 @@ typedef struct progress {
     double tokens_per_second;
 } progress;
 
-void progress_init(progress *p, int64_t log_freq);
+void progress_init(progress *p, int64_t log_freq, bool launched);
 void progress_event(progress *p, const accrue_event *e);
 void progress_clear(progress *p); /* takes the bar away, so that something else can be printed */
 

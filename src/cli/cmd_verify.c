@@ -11,6 +11,50 @@ static const char *normalization_name(const cli_options *o)
     return o->train.window.loss_normalization == ACCRUE_NORMALIZE_TOKEN ? "token" : "microbatch";
 }
 
+static void layout_name(char out[40], const accrue_verify_report *r)
+{
+    if (r->ranks == 1)
+        snprintf(out, 40, "single device");
+    else
+        snprintf(out, 40, "%s x %d", r->sharded ? "sharded" : "replicated", r->ranks);
+}
+
+static bool parts_pass(const accrue_verify_report *r)
+{
+    return r->parts_max_abs <= r->parts_bound * r->grad_max;
+}
+
+/* Against the micro-batches' own gradients: one line, to be put under those of other layouts. */
+static void print_parts(const accrue_verify_report *r)
+{
+    char layout[40];
+    table t;
+
+    layout_name(layout, r);
+    printf("\n");
+    table_init(&t, 9);
+    table_cell(&t, "layout");
+    table_cell(&t, "N");
+    table_cell(&t, "micro-batches");
+    table_cell(&t, "steps");
+    table_cell(&t, "max |difference|");
+    table_cell(&t, "max |gradient|");
+    table_cell(&t, "ratio");
+    table_cell(&t, "bound");
+    table_cell(&t, "%s", "");
+    table_cell(&t, "%s", layout);
+    table_cell(&t, "%s", format_count(r->n).s);
+    table_cell(&t, "%s", format_count(r->epoch_micro_batches).s);
+    table_cell(&t, "%s", format_count(r->epoch_steps).s);
+    table_cell(&t, "%.2e", r->parts_max_abs);
+    table_cell(&t, "%.2e", r->grad_max);
+    table_cell(&t, "%.2e", ratio(r->parts_max_abs, r->grad_max));
+    table_cell(&t, "%.0e", r->parts_bound);
+    table_cell(&t, "%s", parts_pass(r) ? "pass" : "FAIL");
+    table_print(&t, stdout, "lrrrrrrrl", 0, true);
+    table_free(&t);
+}
+
 static void print_table(const accrue_verify_report *r, const cli_options *o)
 {
     table t;
@@ -32,6 +76,7 @@ static void print_table(const accrue_verify_report *r, const cli_options *o)
     table_print(&t, stdout, "ll", 0, false);
     table_free(&t);
 
+    print_parts(r);
     printf("\n");
     table_init(&t, 7);
     table_cell(&t, "group");
@@ -77,12 +122,15 @@ static json_t *row_json(const accrue_verify_row *row)
 static int print_json(const accrue_verify_report *r, const cli_options *o)
 {
     json_t *groups = json_array();
-    json_t *root =
-        json_pack("{s:I, s:s, s:I, s:I, s:I, s:o, s:o, s:b, s:O}", "n", (json_int_t)r->n,
-                  "loss_normalization", normalization_name(o), "micro_batches",
-                  (json_int_t)r->micro_batches, "tokens", (json_int_t)r->tokens,
-                  "supervised_tokens", (json_int_t)r->supervised_tokens, "bound", real(r->bound),
-                  "update_bound", real(r->update_bound), "pass", (int)r->pass, "groups", groups);
+    json_t *root = json_pack(
+        "{s:I, s:i, s:b, s:I, s:I, s:o, s:o, s:o, s:s, s:I, s:I, s:I, s:o, s:o, s:b, s:O}", "n",
+        (json_int_t)r->n, "ranks", r->ranks, "sharded", (int)r->sharded, "epoch_micro_batches",
+        (json_int_t)r->epoch_micro_batches, "epoch_steps", (json_int_t)r->epoch_steps,
+        "parts_max_abs", real(r->parts_max_abs), "grad_max", real(r->grad_max), "parts_bound",
+        real(r->parts_bound), "loss_normalization", normalization_name(o), "micro_batches",
+        (json_int_t)r->micro_batches, "tokens", (json_int_t)r->tokens, "supervised_tokens",
+        (json_int_t)r->supervised_tokens, "bound", real(r->bound), "update_bound",
+        real(r->update_bound), "pass", (int)r->pass, "groups", groups);
     int failed = !root;
 
     for (int i = 0; i < r->n_rows && !failed; i++)

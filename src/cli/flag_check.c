@@ -205,6 +205,9 @@ int flags_check(const cli_options *o)
     if (flags_given(o, "scheduler-warmup-steps") && flags_given(o, "scheduler-warmup-ratio"))
         return fail_pair(o, "scheduler-warmup-steps", "scheduler-warmup-ratio",
                          "both say how long the warm-up is");
+    if (flags_given(o, "gradient-accumulation-steps") && flags_given(o, "global-window"))
+        return fail_pair(o, "gradient-accumulation-steps", "global-window",
+                         "both say how long the window is");
     if (t->checkpoint_freq > 1 && t->checkpoint_freq > floor(t->checkpoint_freq)) {
         place(where, sizeof where, o, "checkpoint-freq");
         return cli_fail(EXIT_BAD_INPUT, "%s: %s, a whole number of epochs expected above 1", where,

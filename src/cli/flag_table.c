@@ -69,7 +69,9 @@ static const flag table[] = {
     {"seed", FLAG_UINT64, ROLE_USED, RUN, AT(train.seed), .arg = "N", FROM(0),
      .help = "Seed of the initial weights and of the shuffle"},
     {"threads", FLAG_INT, ROLE_USED, RUN | FOR_CHECK, AT(threads), .arg = "N", FROM(0),
-     .help = "Threads of the kernels; 0 is one per core. Results do not depend on it"},
+     .help = "Threads of the kernels; 0 is one per core. Of a rank under mpirun or srun: no more "
+             "than its share of the machine's cores, which is also what 0 is. Results do not "
+             "depend on it"},
     IGNORED("deterministic-cuda", FLAG_BOOL, "Accepted; every run is deterministic"),
     SECTION(NULL),
     {"config", FLAG_STRING, ROLE_USED, RUN, AT(config), .arg = "FILE", .expects = "a file",
@@ -204,7 +206,8 @@ static const flag table[] = {
     GROUP("Ranks", "trainer"),
     {"ranks", FLAG_INT, ROLE_USED, RUN, AT(train.ranks), .arg = "R", .min = 1, .max = 1024,
      .unset = "1, or those of mpirun or srun",
-     .help = "Ranks as threads of this process; each takes --threads / R of the kernels' threads"},
+     .help = "Ranks as threads of this process, with --threads / R kernel threads each; under "
+             "mpirun or srun, if given, their number"},
     {"fsdp-shard", FLAG_BOOL, ROLE_USED, RUN, AT(train.fsdp_shard),
      .help = "Split masters, moments and gradients over the ranks instead of keeping copies"},
     {"defer-reduce", FLAG_BOOL, ROLE_USED, FOR_TRAIN, AT(train.defer_reduce),

@@ -2,15 +2,37 @@
 #include "cli.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+static bool muted;
+
+void cli_mute(bool mute)
+{
+    int null = mute && !muted ? open("/dev/null", O_WRONLY) : -1;
+
+    muted = mute;
+    if (null < 0)
+        return;
+    dup2(null, STDOUT_FILENO);
+    close(null);
+}
+
+bool cli_is_muted(void)
+{
+    return muted;
+}
 
 static void message(const char *prefix, const char *format, va_list args)
 {
     char line[1200];
 
+    if (muted)
+        return;
     vsnprintf(line, sizeof line, format, args);
     for (char *s = line; *s; s++)
         if ((unsigned char)*s < ' ' || *s == 127)
@@ -46,6 +68,7 @@ int cli_exit_code(accrue_status status)
     case ACCRUE_ENUMERIC:
     case ACCRUE_ENOSPACE:
     case ACCRUE_ECANCELED:
+    case ACCRUE_ECOMM:
     case ACCRUE_EVERIFY: return EXIT_FAILURE;
     default: return EXIT_BAD_INPUT;
     }

@@ -89,6 +89,12 @@ static int put_rank(FILE *out, const char *variable)
     return 0;
 }
 
+static int put_number(FILE *out, int number)
+{
+    fprintf(out, "%d", number);
+    return 0;
+}
+
 static const char *const placeholders[] = {"{time}", "{utc_time}", "{rank}", "{local_rank}"};
 enum { TIME, UTC_TIME, RANK, LOCAL_RANK, N_PLACEHOLDERS };
 
@@ -127,8 +133,9 @@ int loggers_check_name(const char *where, const char *run_name)
     return 0;
 }
 
-static int put_run_name(FILE *out, bool *timed, const char *name)
+static int put_run_name(FILE *out, bool *timed, const char *name, const launch *l)
 {
+    const bool launched = l->launcher;
     int bad = 0;
 
     while (*name && !bad) {
@@ -137,8 +144,10 @@ static int put_run_name(FILE *out, bool *timed, const char *name)
         switch (which) {
         case TIME: put_time(out, false); break;
         case UTC_TIME: put_time(out, true); break;
-        case RANK: bad = put_rank(out, "RANK"); break;
-        case LOCAL_RANK: bad = put_rank(out, "LOCAL_RANK"); break;
+        case RANK: bad = launched ? put_number(out, l->rank) : put_rank(out, "RANK"); break;
+        case LOCAL_RANK:
+            bad = launched ? put_number(out, l->local_rank) : put_rank(out, "LOCAL_RANK");
+            break;
         default: fputc(*name, out);
         }
         name += which < 0 ? 1 : strlen(placeholders[which]);
@@ -162,7 +171,8 @@ static int check_lengths(const char *where, const char *path)
     return 0;
 }
 
-int loggers_folder(char **folder, bool *timed, const char *log_dir, const char *run_name)
+int loggers_folder(char **folder, bool *timed, const char *log_dir, const char *run_name,
+                   const launch *l)
 {
     char *name = NULL;
     size_t bytes = 0;
@@ -173,7 +183,7 @@ int loggers_folder(char **folder, bool *timed, const char *log_dir, const char *
     *timed = false;
     if (!out)
         return cli_fail(EXIT_FAILURE, "out of memory for the run's name");
-    bad = put_run_name(out, timed, run_name ? run_name : "{time}");
+    bad = put_run_name(out, timed, run_name ? run_name : "{time}", l);
     fclose(out);
     if (!bad)
         bad = check_lengths("--log-dir", log_dir);

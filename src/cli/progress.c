@@ -25,12 +25,13 @@ static bool locale_is_utf8(void)
     return false;
 }
 
-void progress_init(progress *p, int64_t log_freq)
+/* Launchers give their ranks a terminal even where they write to a file themselves. */
+void progress_init(progress *p, int64_t log_freq, bool launched)
 {
     const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
 
     *p = (progress){.log_freq = log_freq, .drawn = -1};
-    p->terminal = isatty(STDOUT_FILENO) && !(term && strcmp(term, "dumb") == 0);
+    p->terminal = !launched && isatty(STDOUT_FILENO) && !(term && strcmp(term, "dumb") == 0);
     p->utf8 = locale_is_utf8();
     p->color = p->utf8 && !(no_color && *no_color);
 }

@@ -12,6 +12,7 @@ static const double echo_seconds = 0.5;
 static volatile sig_atomic_t begun, stop_signal, save_asked;
 static struct timespec stopped_at;
 static double grace_seconds;
+static bool of_job;
 
 static double since_stopped(void)
 {
@@ -22,13 +23,14 @@ static double since_stopped(void)
            1e-9 * (double)(now.tv_nsec - stopped_at.tv_nsec);
 }
 
-/* While data is checked there is nothing to save, and may be a lock that is waited for. */
+/* While data is checked there is nothing to save, and may be a lock that is waited for.  A rank
+ * that leaves others behind has to look failed, so that the launcher ends them. */
 static void stop_before(int number)
 {
     static const char text[] = "accrue: notice: stopped before training began\n";
+    bool told = cli_is_muted() || write(STDERR_FILENO, text, sizeof text - 1) >= 0;
 
-    _exit(write(STDERR_FILENO, text, sizeof text - 1) < 0 || number == SIGINT ? EXIT_INTERRUPTED
-                                                                              : 0);
+    _exit(!told || number == SIGINT ? EXIT_INTERRUPTED : of_job ? 128 + number : 0);
 }
 
 /* The second one does not wait for anything.  A save under way leaves the older checkpoint. */
@@ -59,15 +61,24 @@ static void handle(int number, void (*handler)(int))
         sigaction(number, &action, NULL);
 }
 
-void signals_catch(double grace)
+void signals_catch(double grace, bool of_several)
 {
     grace_seconds = grace;
+    of_job = of_several;
     handle(SIGINT, on_stop);
     handle(SIGTERM, on_stop);
     handle(SIGHUP, on_stop);
     handle(SIGUSR1, on_save);
     signal(SIGPIPE, SIG_IGN); /* who read the progress has left; the training has not */
     signal(SIGXFSZ, SIG_IGN); /* a file over the limit is an error like a full disk */
+}
+
+void signals_over(void)
+{
+    const int all[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        signal(all[i], SIG_IGN);
 }
 
 void signals_begin(void)
@@ -90,9 +101,9 @@ int signals_stopped(void)
     return stop_signal;
 }
 
-const char *signals_name(void)
+const char *signals_name(int number)
 {
-    switch (stop_signal) {
+    switch (number) {
     case SIGINT: return "SIGINT";
     case SIGTERM: return "SIGTERM";
     case SIGHUP: return "SIGHUP";

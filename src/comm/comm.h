@@ -102,6 +102,9 @@ acr_comm_counters acr_comm_get_counters(accrue_comm *c);
 /* For tests: this rank's n-th collective from now on fails; 0: none. */
 void acr_comm_fail_collective(accrue_comm *c, uint64_t n);
 
+/* Whether all ranks are threads of this process. */
+bool acr_comm_in_process(const accrue_comm *c);
+
 /* Even pieces: begin[r] = n * r / size, for r from 0 to size. */
 void acr_comm_split(int64_t n, int size, int64_t *begin);
 

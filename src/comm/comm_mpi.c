@@ -506,8 +506,17 @@ static void leave(accrue_comm *c)
         job_free(job);
 }
 
-static const acr_transport processes = {
-    .exchange = exchange, .reduce = reduce, .settle = settle, .listen = hear, .close = leave};
+static bool is_alone(const accrue_comm *c)
+{
+    return !((const process_job *)c->job)->answered;
+}
+
+static const acr_transport processes = {.exchange = exchange,
+                                        .reduce = reduce,
+                                        .settle = settle,
+                                        .listen = hear,
+                                        .is_alone = is_alone,
+                                        .close = leave};
 
 /* Opening --------------------------------------------------------------------------------- */
 
@@ -558,7 +567,8 @@ static accrue_status job_alloc(process_job *job, int size, accrue_error *err)
     return ACCRUE_OK;
 }
 
-/* Communicators of our own, whose errors come back to us. */
+/* Communicators of our own, whose errors come back to us.  Those of several requests at once are
+ * nobody's, for which MPICH takes these two. */
 static void open_communicators(process_job *job, int *local_size)
 {
     MPI_Comm local = MPI_COMM_NULL;
@@ -567,6 +577,10 @@ static void open_communicators(process_job *job, int *local_size)
     MPI_Comm_dup(MPI_COMM_WORLD, &job->words);
     MPI_Comm_set_errhandler(job->data, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(job->words, MPI_ERRORS_RETURN);
+    if (job->started) {
+        MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+        MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
+    }
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local);
     MPI_Comm_size(local, local_size);
     MPI_Comm_free(&local);

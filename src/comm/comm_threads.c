@@ -225,7 +225,8 @@ static void leave(accrue_comm *c)
         job_free(job);
 }
 
-static const acr_transport threads = {.exchange = exchange,
+static const acr_transport threads = {.in_process = true,
+                                      .exchange = exchange,
                                       .reduce = reduce,
                                       .settle = settle,
                                       .listen = hear,

@@ -23,6 +23,9 @@ typedef struct acr_transport {
     accrue_status (*listen)(accrue_comm *c, accrue_error *err);
     /* Has a collective under way look at `interrupted`; NULL: it does so by itself. */
     void (*wake)(accrue_comm *c);
+    bool in_process; /* ranks are threads of this one */
+    /* After a failure: whether rank 0 did not answer; NULL: it always does. */
+    bool (*is_alone)(const accrue_comm *c);
     /* Ends this rank; its communication thread is gone.  After a failure nobody is waited for. */
     void (*close)(accrue_comm *c);
 } acr_transport;

@@ -113,8 +113,8 @@ accrue_status acr_model_load_verifier(acr_model *m, acr_weights *w, const char *
 /* Sets one parameter from a tensor of its shape, any float type. */
 accrue_status acr_param_set(acr_model *m, acr_param *p, const acr_tensor *t, const char *file,
                             accrue_error *err);
-/* Brings the bf16 copies up to date with the masters, after a change of the latter; sharded ones are
- * made when they are gathered. */
+/* Brings the bf16 copies up to date with the masters, after a change of the latter; those of a
+ * sharded model are made when they are gathered. */
 void acr_model_refresh(acr_model *m);
 void acr_model_zero_grad(acr_model *m);
 

@@ -84,9 +84,9 @@ struct acr_tape {
     int n_pool, pool_capacity;
     accrue_status status;
     accrue_error error;
-    /* May be NULL.  `forward` and `backward` are called before each record that reads a group is run,
-     * `ready` when the last one has been run backward: the group's gradient is complete.  None is
-     * called while measuring, nor after a failure. */
+    /* May be NULL.  `forward` and `backward` are called before each record that reads a group is
+     * run, `ready` when the last one has been run backward: the group's gradient is complete.  None
+     * is called while measuring, nor after a failure. */
     acr_group_hook group_forward, group_backward, group_ready;
     void *payload;
 };

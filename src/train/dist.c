@@ -1,61 +1,19 @@
-/* dist.c - gradients and weights of a model that several ranks train.
+/* dist.c - gradients and weights of a model, on one rank or several.
  *
- * Replicated, each rank adds its micro-batches up in the groups' gradients, and at the boundary the
- * ranks' sums are added.  Sharded, a rank keeps its share of masters, moments and gradient; a
- * group's matrices are gathered when it is first used, its gradient is reduced into the shares when
- * it is complete.  Either way a reduction begins when the tape says that a group is ready, and runs
- * while the rest of backward does.
+ * A group's gradient of a micro-batch is complete before it is added to the sum over micro-batches,
+ * so that the sum is rounded once for each.  Replicated, a rank adds its micro-batches up, and at
+ * the boundary the ranks' sums are added.  Sharded, a rank keeps its share of masters, moments and
+ * gradient; a group's matrices are gathered when it is first used, its gradient is reduced into the
+ * shares when it is complete.  Either way a reduction begins when the tape says that a group is
+ * ready, and runs while the rest of backward does.
  *
  * Which collectives there are, and in which order, is planned from the largest micro-batch
  * (acr_dist_plan).  A micro-batch may use less of the model, or fail: what it left out is made up
  * for at its end.  A group whose last use comes before the first use of the next one is *passing*:
  * it is released in between, forward and backward, and passing groups share one place. */
-#include "train/train.h"
+#include "train/dist_parts.h"
 
-#include <math.h>
-#include <stdatomic.h>
 #include <string.h>
-
-typedef struct part {
-    acr_dist *d;
-    acr_group *g;
-    int64_t first_use, last_use; /* records of the largest micro-batch; -1: none */
-    bool passing;
-
-    bool as_bf16;            /* matrices are gathered as the bf16 operands that they are */
-    void *weights;           /* sharded: [n_matrices], whole */
-    void *vectors;           /* sharded: real [n - n_matrices], whole; always there */
-    void *grad;              /* sharded: real [n] */
-    acr_exact *exact;        /* reproducible: sums of gradients */
-    size_t *weight_begin;    /* [ranks + 1] bytes of the ranks' shares of `weights` */
-    size_t *vector_begin;    /* of `vectors` */
-    int64_t *grad_begin;     /* elements of the ranks' shares of the gradient */
-    size_t *grad_byte_begin; /* replicated: bytes of them */
-    acr_comm_request gather, reduce, spread;
-    bool gathered, touched;
-} part;
-
-struct acr_dist {
-    acr_model *model;
-    accrue_comm *comm;
-    int rank, ranks;
-    bool sharded, defer;
-    bool reproducible;
-    bool fresh; /* `grad` is a micro-batch's own, to be emptied before each */
-
-    part *parts; /* [n] in the order of first uses */
-    int n;
-    void *passing_weights, *passing_grad;
-    const part *passing; /* whose gradient is in passing_grad */
-    int64_t bytes, deferred_bytes;
-
-    acr_tape *tape;
-    bool backward, last; /* of the micro-batch under way */
-    int forward_at;      /* parts gathered forward */
-    int backward_at;     /* parts reduced backward, from the last on */
-    accrue_status status;
-    accrue_error error;
-};
 
 /* Creation ---------------------------------------------------------------------------------- */
 
@@ -70,18 +28,8 @@ static accrue_status need(acr_dist *d, void *out, size_t bytes, const char *what
     return ACCRUE_OK;
 }
 
-static size_t real_bytes(const acr_dist *d)
-{
-    return acr_dtype_bytes(d->model->real);
-}
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* The ranks' shares of the arrays that are exchanged. */
-static accrue_status set_shares(part *p, accrue_error *err)
+static accrue_status set_shares(acr_part *p, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     acr_dist *d = p->d;
@@ -109,6 +57,19 @@ cleanup:
     return st;
 }
 
+static void point_at_weights(const acr_part *p, const void *weights);
+static void point_at_grad(const acr_part *p, void *grad);
+
+/* While the largest micro-batch is measured, operators are to find that weights and gradients are
+ * there; what they find is not touched. */
+static void stand_in(const acr_part *p)
+{
+    if (!p->d->sharded)
+        return;
+    point_at_weights(p, p->g->master);
+    point_at_grad(p, p->g->accumulator);
+}
+
 accrue_status acr_dist_create(acr_dist **out, acr_model *m, accrue_comm *comm,
                               const acr_dist_options *o, accrue_error *err)
 {
@@ -125,20 +86,22 @@ accrue_status acr_dist_create(acr_dist **out, acr_model *m, accrue_comm *comm,
     d->sharded = m->sharding.ranks > 1;
     d->defer = o->defer_reduce;
     d->reproducible = o->reproducible;
-    d->fresh = o->reproducible || (d->sharded && !d->defer);
+    d->apart = d->sharded || (o->n > 1 && !o->reproducible);
+    d->shares = d->sharded && !d->defer;
     d->parts = acr_calloc((size_t)m->n_groups, sizeof *d->parts);
     if (!d->parts) {
         st = acr_enomem(err, (size_t)m->n_groups * sizeof *d->parts, "the ranks' plan");
         goto cleanup;
     }
     for (int i = 0; i < m->n_groups; i++) {
-        part *p = &d->parts[d->n];
+        acr_part *p = &d->parts[d->n];
         if (!m->groups[i].n)
             continue;
-        *p = (part){.d = d, .g = &m->groups[i], .first_use = -1, .last_use = -1};
+        *p = (acr_part){.d = d, .g = &m->groups[i], .first_use = -1, .last_use = -1};
         p->as_bf16 = m->compute == ACCRUE_BF16 && p->g != m->top.embed->group;
         d->n++;
         ACR_TRY(set_shares(p, err));
+        stand_in(p);
     }
     *out = d;
     d = NULL;
@@ -148,12 +111,14 @@ cleanup:
     return st;
 }
 
-static void part_free(part *p)
+static void part_free(acr_part *p)
 {
     if (!p->passing) {
         acr_free(p->weights);
         acr_free(p->grad);
     }
+    if (p->d->sharded)
+        acr_free(p->sum);
     acr_free(p->vectors);
     acr_free(p->exact);
     acr_free(p->weight_begin);
@@ -181,7 +146,7 @@ void acr_dist_free(acr_dist *d)
 
 /* Planning ---------------------------------------------------------------------------------- */
 
-static part *part_of(acr_dist *d, const acr_group *g)
+static acr_part *part_of(acr_dist *d, const acr_group *g)
 {
     for (int i = 0; i < d->n; i++)
         if (d->parts[i].g == g)
@@ -190,7 +155,7 @@ static part *part_of(acr_dist *d, const acr_group *g)
 }
 
 /* By first use; what is not used at all comes last. */
-static bool comes_after(const part *a, const part *b)
+static bool comes_after(const acr_part *a, const acr_part *b)
 {
     if (a->first_use < 0 || b->first_use < 0)
         return a->first_use < 0 && b->first_use >= 0;
@@ -201,7 +166,7 @@ static void find_uses(acr_dist *d, const acr_tape *t)
 {
     for (int64_t i = 0; i < t->n_records; i++) {
         const acr_param *w = t->records[i]->param[0];
-        part *p = w ? part_of(d, w->group) : NULL;
+        acr_part *p = w ? part_of(d, w->group) : NULL;
         if (!p)
             continue;
         if (p->first_use < 0)
@@ -210,14 +175,14 @@ static void find_uses(acr_dist *d, const acr_tape *t)
     }
     for (int i = 1; i < d->n; i++)
         for (int j = i; j > 0 && comes_after(&d->parts[j - 1], &d->parts[j]); j--) {
-            part p = d->parts[j];
+            acr_part p = d->parts[j];
             d->parts[j] = d->parts[j - 1];
             d->parts[j - 1] = p;
         }
 }
 
 /* A group of vectors alone has nothing that comes and goes. */
-static bool comes_and_goes(const part *p)
+static bool comes_and_goes(const acr_part *p)
 {
     return p->g->n_matrices > 0;
 }
@@ -228,14 +193,14 @@ static void find_passing(acr_dist *d)
         int next = i + 1;
         while (next < d->n && !comes_and_goes(&d->parts[next]))
             next++;
-        d->parts[i].passing = d->sharded && !d->defer && comes_and_goes(&d->parts[i]) &&
-                              next < d->n && d->parts[next].first_use >= 0 &&
+        d->parts[i].passing = comes_and_goes(&d->parts[i]) && next < d->n &&
+                              d->parts[next].first_use >= 0 &&
                               d->parts[i].last_use < d->parts[next].first_use;
     }
 }
 
 /* Vectors are whole on every rank, at all times. */
-static void point_at_vectors(const part *p)
+static void point_at_vectors(const acr_part *p)
 {
     const acr_model *m = p->d->model;
 
@@ -247,38 +212,41 @@ static void point_at_vectors(const part *p)
     }
 }
 
-static accrue_status reserve_sharded(part *p, size_t *most_weights, size_t *most_grad,
-                                     accrue_error *err)
+static accrue_status reserve_part(acr_part *p, size_t *most_weights, size_t *most_grad,
+                                  accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     acr_dist *d = p->d;
-    const size_t weights = p->weight_begin[d->ranks];
+    const size_t weights = d->sharded ? p->weight_begin[d->ranks] : 0;
     const size_t grad = (size_t)p->g->n * real_bytes(d);
+    const int64_t own = p->grad_begin[d->rank + 1] - p->grad_begin[d->rank];
+    const size_t exact = (size_t)(d->shares ? own : p->g->n) * sizeof *p->exact;
 
-    ACR_TRY(need(d, &p->vectors, p->vector_begin[d->ranks], p->g->name, err));
-    point_at_vectors(p);
+    if (d->sharded) {
+        ACR_TRY(need(d, &p->vectors, p->vector_begin[d->ranks], p->g->name, err));
+        point_at_vectors(p);
+    }
+    if (d->reproducible)
+        ACR_TRY(need(d, &p->exact, exact, p->g->name, err));
+    else if (d->defer)
+        ACR_TRY(need(d, &p->sum, grad, p->g->name, err));
+    else if (!d->sharded)
+        p->sum = p->g->accumulator;
+    if (d->defer)
+        d->deferred_bytes +=
+            (int64_t)(d->reproducible ? exact - (size_t)own * sizeof *p->exact : grad);
     if (p->passing) {
         *most_weights = weights > *most_weights ? weights : *most_weights;
         *most_grad = grad > *most_grad ? grad : *most_grad;
         goto cleanup;
     }
-    ACR_TRY(need(d, &p->weights, weights, p->g->name, err));
-    ACR_TRY(need(d, &p->grad, grad, p->g->name, err));
-    if (d->defer)
-        d->deferred_bytes += (int64_t)grad;
+    if (d->sharded)
+        ACR_TRY(need(d, &p->weights, weights, p->g->name, err));
+    if (d->apart)
+        ACR_TRY(need(d, &p->grad, grad, p->g->name, err));
 
 cleanup:
     return st;
-}
-
-/* Where the exact sums are: of whole groups, or of this rank's shares of them. */
-static accrue_status reserve_exact(part *p, accrue_error *err)
-{
-    const acr_dist *d = p->d;
-    const bool shares = d->sharded && !d->defer;
-    int64_t n = shares ? p->grad_begin[d->rank + 1] - p->grad_begin[d->rank] : p->g->n;
-
-    return need(p->d, &p->exact, (size_t)n * sizeof *p->exact, p->g->name, err);
 }
 
 static accrue_status reserve(acr_dist *d, accrue_error *err)
@@ -286,18 +254,14 @@ static accrue_status reserve(acr_dist *d, accrue_error *err)
     accrue_status st = ACCRUE_OK;
     size_t weights = 0, grad = 0;
 
-    for (int i = 0; i < d->n; i++) {
-        if (d->sharded)
-            ACR_TRY(reserve_sharded(&d->parts[i], &weights, &grad, err));
-        if (d->reproducible)
-            ACR_TRY(reserve_exact(&d->parts[i], err));
-    }
+    for (int i = 0; i < d->n; i++)
+        ACR_TRY(reserve_part(&d->parts[i], &weights, &grad, err));
     ACR_TRY(need(d, &d->passing_weights, weights, "weights in use", err));
-    ACR_TRY(need(d, &d->passing_grad, grad, "a gradient in use", err));
+    ACR_TRY(need(d, &d->passing_grad, d->apart ? grad : 0, "a gradient in use", err));
     for (int i = 0; i < d->n; i++)
         if (d->parts[i].passing) {
             d->parts[i].weights = d->passing_weights;
-            d->parts[i].grad = d->passing_grad;
+            d->parts[i].grad = d->apart ? d->passing_grad : NULL;
         }
 
 cleanup:
@@ -315,7 +279,7 @@ accrue_status acr_dist_plan(acr_dist *d, acr_tape *t, accrue_error *err)
     find_uses(d, t);
     find_passing(d);
     ACR_TRY(reserve(d, err));
-    d->tape = t;
+    d->tape = t; /* the rest of the measurement still finds weights and gradients */
     t->payload = d;
     t->group_forward = d->sharded ? on_forward : NULL;
     t->group_backward = on_backward;
@@ -331,7 +295,7 @@ int64_t acr_dist_bytes(const acr_dist *d, int64_t *deferred)
     return d->bytes;
 }
 
-/* Weights ----------------------------------------------------------------------------------- */
+/* Failures ---------------------------------------------------------------------------------- */
 
 /* A failure of the job, or the first that this rank's micro-batch met with. */
 static void fail(acr_dist *d, accrue_status st, const accrue_error *e)
@@ -343,7 +307,7 @@ static void fail(acr_dist *d, accrue_status st, const accrue_error *e)
     acr_tape_fail(d->tape, st, "%s", e->message);
 }
 
-static void wait_for(acr_dist *d, acr_comm_request *r)
+void acr_dist_wait(acr_dist *d, acr_comm_request *r)
 {
     accrue_error e = {0};
     accrue_status st = acr_comm_wait(d->comm, r, &e);
@@ -352,8 +316,10 @@ static void wait_for(acr_dist *d, acr_comm_request *r)
         fail(d, st, &e);
 }
 
+/* Weights ----------------------------------------------------------------------------------- */
+
 /* Where operators find the group's matrices, or NULL when they are released. */
-static void point_at_weights(const part *p, const void *weights)
+static void point_at_weights(const acr_part *p, const void *weights)
 {
     const acr_model *m = p->d->model;
 
@@ -371,7 +337,7 @@ static void point_at_weights(const part *p, const void *weights)
     }
 }
 
-static void gather(part *p)
+static void gather(acr_part *p)
 {
     acr_dist *d = p->d;
     acr_comm_label label = {ACR_COMM_WEIGHTS, "the weights of", p->g->name};
@@ -384,12 +350,12 @@ static void gather(part *p)
     acr_convert(operand, (char *)p->weights + begin, d->model->real, p->g->master,
                 (int64_t)(bytes / acr_dtype_bytes(operand)));
     acr_comm_gather_begin(d->comm, &p->gather, label, p->weights, p->weight_begin);
-    wait_for(d, &p->gather);
+    acr_dist_wait(d, &p->gather);
     p->gathered = true;
     point_at_weights(p, p->weights);
 }
 
-static void release(part *p)
+static void release(acr_part *p)
 {
     if (p->gathered)
         point_at_weights(p, NULL);
@@ -400,7 +366,7 @@ static void release(part *p)
 static void gather_forward(acr_dist *d, int to)
 {
     for (; d->forward_at <= to; d->forward_at++) {
-        part *p = &d->parts[d->forward_at];
+        acr_part *p = &d->parts[d->forward_at];
         for (int i = 0; comes_and_goes(p) && i < d->forward_at; i++)
             if (d->parts[i].passing)
                 release(&d->parts[i]);
@@ -411,7 +377,7 @@ static void gather_forward(acr_dist *d, int to)
 static void on_forward(acr_group *g, void *payload)
 {
     acr_dist *d = payload;
-    const part *p = part_of(d, g);
+    const acr_part *p = part_of(d, g);
 
     if (p)
         gather_forward(d, (int)(p - d->parts));
@@ -419,7 +385,7 @@ static void on_forward(acr_group *g, void *payload)
 
 /* Gradients --------------------------------------------------------------------------------- */
 
-static void point_at_grad(const part *p, void *grad)
+static void point_at_grad(const acr_part *p, void *grad)
 {
     const acr_model *m = p->d->model;
 
@@ -432,188 +398,32 @@ static void point_at_grad(const part *p, void *grad)
 }
 
 /* Before the first gradient of a micro-batch goes into the group. */
-static void touch(part *p)
+void acr_part_touch(acr_part *p)
 {
     acr_dist *d = p->d;
 
     if (p->touched)
         return;
     p->touched = true;
-    wait_for(d, &p->reduce);
+    acr_dist_wait(d, &p->reduce);
     if (p->passing && d->passing && d->passing != p)
-        wait_for(d, (acr_comm_request *)(uintptr_t)&d->passing->reduce);
+        acr_dist_wait(d, (acr_comm_request *)(uintptr_t)&d->passing->reduce);
     if (p->passing)
         d->passing = p;
-    if (d->sharded)
+    if (d->apart)
         point_at_grad(p, p->grad);
-    if (d->fresh)
+    if (d->apart || d->reproducible)
         memset(p->g->grad, 0, (size_t)p->g->n * real_bytes(d));
-}
-
-typedef struct search {
-    const part *p;
-    double limit;
-    atomic_int_fast64_t bad;
-} search;
-
-static void search_task(int64_t i, void *ctx)
-{
-    search *s = ctx;
-    const acr_dtype real = s->p->d->model->real;
-    const int64_t begin = i * ACR_BLOCK, n = least(ACR_BLOCK, s->p->g->n - begin);
-    const char *x = (const char *)s->p->g->grad + (size_t)begin * acr_dtype_bytes(real);
-    int64_t bad =
-        isinf(s->limit) ? acr_find_nonfinite(real, x, n) : acr_find_unfit(real, x, n, s->limit);
-    int64_t known = atomic_load(&s->bad);
-
-    if (bad < 0)
-        return;
-    bad += begin;
-    while (bad < known && !atomic_compare_exchange_weak(&s->bad, &known, bad))
-        ;
-}
-
-static void fail_unfit(const part *p, int64_t at)
-{
-    const acr_model *m = p->d->model;
-    accrue_error e = {0};
-
-    for (int i = 0; i < m->n_params; i++) {
-        const acr_param *q = &m->params[i];
-        const int64_t k = at - q->offset;
-        double v = 0;
-        if (!q->trainable || q->group != p->g || k < 0 || k >= q->rows * q->cols)
-            continue;
-        v = m->real == ACR_DTYPE_F64 ? ((const double *)q->grad)[k]
-                                     : (double)((const float *)q->grad)[k];
-        if (isfinite(v))
-            acr_fail(&e, ACCRUE_ENUMERIC,
-                     "the gradient of %s is %g at [%lld, %lld], below %g expected for "
-                     "--reproducible",
-                     q->name, v, (long long)(k / q->cols), (long long)(k % q->cols),
-                     ACR_EXACT_LIMIT);
-        else
-            acr_fail(&e, ACCRUE_ENUMERIC, "the gradient of %s is %s at [%lld, %lld]", q->name,
-                     isnan(v) ? "NaN" : "infinite", (long long)(k / q->cols),
-                     (long long)(k % q->cols));
-    }
-    if (!p->d->status) {
-        p->d->status = e.status;
-        p->d->error = e;
-    }
-}
-
-/* Nothing that is not finite is summed into what other ranks or micro-batches have. */
-static bool is_fit(const part *p)
-{
-    search s = {.p = p, .limit = p->d->reproducible ? ACR_EXACT_LIMIT : (double)INFINITY};
-
-    atomic_init(&s.bad, p->g->n);
-    acr_parallel((p->g->n + ACR_BLOCK - 1) / ACR_BLOCK, search_task, &s);
-    if (atomic_load(&s.bad) < p->g->n)
-        fail_unfit(p, atomic_load(&s.bad));
-    return atomic_load(&s.bad) == p->g->n;
-}
-
-/* Sums of the ranks' parts, in their order: own share, from `begin` of it on. */
-#define ADD_PARTS(REAL, start)                                                                     \
-    do {                                                                                           \
-        REAL *out = (REAL *)into + begin;                                                          \
-        for (int64_t i = 0; i < n; i++) {                                                          \
-            REAL sum = (start) ? out[i] : 0;                                                       \
-            for (int r = 0; r < ranks; r++)                                                        \
-                sum += ((const REAL *)parts[r])[i];                                                \
-            out[i] = sum;                                                                          \
-        }                                                                                          \
-    } while (0)
-
-static void add_parts(const part *p, void *into, bool to_what_is_there, int64_t begin, int64_t n,
-                      const void *const *parts)
-{
-    const int ranks = p->d->ranks;
-
-    if (p->d->model->real == ACR_DTYPE_F64)
-        ADD_PARTS(double, to_what_is_there);
-    else
-        ADD_PARTS(float, to_what_is_there);
-}
-
-static void combine_replicated(void *ctx, int64_t begin, int64_t n, const void *const *parts)
-{
-    const part *p = ctx;
-
-    add_parts(p, (char *)p->g->grad + p->grad_byte_begin[p->d->rank], false, begin, n, parts);
-}
-
-static void combine_shares(void *ctx, int64_t begin, int64_t n, const void *const *parts)
-{
-    const part *p = ctx;
-
-    add_parts(p, p->g->accumulator, true, begin, n, parts);
-}
-
-static void combine_fresh_exact(void *ctx, int64_t begin, int64_t n, const void *const *parts)
-{
-    const part *p = ctx;
-
-    for (int r = 0; r < p->d->ranks; r++)
-        acr_exact_add(p->exact + begin, p->d->model->real, parts[r], n);
-}
-
-/* Own share of whole exact sums: rounded once, when all parts are in. */
-static void combine_exact(void *ctx, int64_t begin, int64_t n, const void *const *parts)
-{
-    const part *p = ctx;
-    const acr_dist *d = p->d;
-    acr_exact *own = p->exact + p->grad_begin[d->rank] + begin;
-    char *out = d->sharded ? p->g->accumulator : (char *)p->g->grad + p->grad_byte_begin[d->rank];
-
-    for (int r = 0; r < d->ranks; r++)
-        if (r != d->rank)
-            acr_exact_merge(own, parts[r], n);
-    acr_exact_value(d->model->real, out + (size_t)begin * real_bytes(d), own, n);
-}
-
-static void begin_reduce(part *p)
-{
-    acr_dist *d = p->d;
-    acr_comm_label label = {ACR_COMM_GRADIENT, "the gradient of", p->g->name};
-    const bool whole_sums = d->reproducible && (!d->sharded || d->defer);
-    acr_comm_combine combine = d->sharded ? combine_shares : combine_replicated;
-
-    if (whole_sums)
-        combine = combine_exact;
-    else if (d->reproducible)
-        combine = combine_fresh_exact;
-    acr_comm_reduce_begin(d->comm, &p->reduce, label, whole_sums ? p->exact : p->g->grad,
-                          whole_sums ? sizeof *p->exact : real_bytes(d), p->grad_begin, combine, p);
-    if (!d->sharded)
-        acr_comm_gather_begin(d->comm, &p->spread, label, p->g->grad, p->grad_byte_begin);
-}
-
-/* The group's gradient of this micro-batch is complete. */
-static void complete(part *p)
-{
-    acr_dist *d = p->d;
-
-    if (p->touched && !is_fit(p) && d->reproducible)
-        memset(p->g->grad, 0, (size_t)p->g->n * real_bytes(d)); /* as integers it would overflow */
-    if (p->touched && d->reproducible && (!d->sharded || d->defer))
-        acr_exact_add_all(p->exact, d->model->real, p->g->grad, p->g->n);
-    if (d->ranks == 1 || (!d->last && (!d->sharded || d->defer)))
-        return;
-    touch(p); /* where nothing was added: zeros, or what earlier micro-batches left */
-    begin_reduce(p);
 }
 
 /* Up to and with part `to`, from the last backward. */
 static void reduce_backward(acr_dist *d, int to)
 {
     for (; d->n - 1 - d->backward_at >= to; d->backward_at++) {
-        part *p = &d->parts[d->n - 1 - d->backward_at];
-        if (p->passing && !p->gathered)
+        acr_part *p = &d->parts[d->n - 1 - d->backward_at];
+        if (d->sharded && p->passing && !p->gathered)
             gather(p);
-        complete(p);
+        acr_part_complete(p);
         if (p->passing)
             release(p);
     }
@@ -622,21 +432,21 @@ static void reduce_backward(acr_dist *d, int to)
 static void on_backward(acr_group *g, void *payload)
 {
     acr_dist *d = payload;
-    part *p = part_of(d, g);
+    acr_part *p = part_of(d, g);
 
     if (!p)
         return;
-    if (p->passing && !p->gathered) {
+    if (d->sharded && p->passing && !p->gathered) {
         reduce_backward(d, (int)(p - d->parts) + 1);
         gather(p);
     }
-    touch(p);
+    acr_part_touch(p);
 }
 
 static void on_ready(acr_group *g, void *payload)
 {
     acr_dist *d = payload;
-    const part *p = part_of(d, g);
+    const acr_part *p = part_of(d, g);
 
     if (p)
         reduce_backward(d, (int)(p - d->parts));
@@ -659,17 +469,14 @@ accrue_status acr_dist_begin_window(acr_dist *d, accrue_error *err)
     d->status = ACCRUE_OK;
     d->passing = NULL;
     for (int i = 0; i < d->n; i++) {
-        part *p = &d->parts[i];
-        wait_for(d, &p->reduce);
-        wait_for(d, &p->spread);
-        if (d->sharded && d->defer)
-            memset(p->grad, 0, (size_t)p->g->n * real_bytes(d));
-        if (d->reproducible && d->sharded && !d->defer)
-            memset(p->exact, 0,
-                   (size_t)(p->grad_begin[d->rank + 1] - p->grad_begin[d->rank]) *
-                       sizeof *p->exact);
-        else if (d->reproducible)
-            memset(p->exact, 0, (size_t)p->g->n * sizeof *p->exact);
+        acr_part *p = &d->parts[i];
+        const int64_t own = p->grad_begin[d->rank + 1] - p->grad_begin[d->rank];
+        acr_dist_wait(d, &p->reduce);
+        acr_dist_wait(d, &p->spread);
+        if (d->reproducible)
+            memset(p->exact, 0, (size_t)(d->shares ? own : p->g->n) * sizeof *p->exact);
+        else if (d->defer)
+            memset(p->sum, 0, (size_t)p->g->n * real_bytes(d));
     }
     return outcome(d, err);
 }
@@ -680,8 +487,13 @@ void acr_dist_begin(acr_dist *d, bool backward, bool last)
     d->backward = backward;
     d->last = last;
     d->forward_at = d->backward_at = 0;
-    for (int i = 0; i < d->n; i++)
+    for (int i = 0; i < d->n; i++) {
         d->parts[i].touched = false;
+        if (d->sharded)
+            point_at_grad(&d->parts[i], NULL);
+        if (d->sharded && !d->parts[i].gathered)
+            point_at_weights(&d->parts[i], NULL);
+    }
 }
 
 accrue_status acr_dist_end(acr_dist *d, accrue_error *err)
@@ -692,20 +504,23 @@ accrue_status acr_dist_end(acr_dist *d, accrue_error *err)
         reduce_backward(d, 0);
     for (int i = 0; i < d->n; i++)
         release(&d->parts[i]);
+    /* For whoever looks: the sum. */
+    for (int i = 0; i < d->n && !d->sharded; i++)
+        point_at_grad(&d->parts[i], d->parts[i].g->accumulator);
     return outcome(d, err);
 }
 
 accrue_status acr_dist_finish(acr_dist *d, accrue_error *err)
 {
     for (int i = 0; i < d->n; i++) {
-        part *p = &d->parts[i];
-        wait_for(d, &p->reduce);
-        wait_for(d, &p->spread);
+        acr_part *p = &d->parts[i];
+        acr_dist_wait(d, &p->reduce);
+        acr_dist_wait(d, &p->spread);
         if (d->status || !d->reproducible)
             continue;
         if (d->ranks == 1)
-            acr_exact_value_all(d->model->real, p->g->grad, p->exact, p->g->n);
-        else if (d->sharded && !d->defer)
+            acr_exact_value_all(d->model->real, p->g->accumulator, p->exact, p->g->n);
+        else if (d->shares)
             acr_exact_value_all(d->model->real, p->g->accumulator, p->exact,
                                 p->grad_begin[d->rank + 1] - p->grad_begin[d->rank]);
     }
@@ -717,7 +532,7 @@ accrue_status acr_dist_refresh(acr_dist *d, accrue_error *err)
     acr_model_refresh(d->model);
     d->status = ACCRUE_OK;
     for (int i = 0; d->sharded && i < d->n; i++) {
-        part *p = &d->parts[i];
+        acr_part *p = &d->parts[i];
         acr_comm_label label = {ACR_COMM_WEIGHTS, "the vectors of", p->g->name};
         const int64_t first = p->g->cut[d->rank];
         const int64_t skip = first < p->g->n_matrices ? p->g->n_matrices - first : 0;
@@ -727,7 +542,7 @@ accrue_status acr_dist_refresh(acr_dist *d, accrue_error *err)
             memcpy((char *)p->vectors + begin,
                    (const char *)p->g->master + (size_t)skip * real_bytes(d), bytes);
         acr_comm_gather_begin(d->comm, &p->gather, label, p->vectors, p->vector_begin);
-        wait_for(d, &p->gather);
+        acr_dist_wait(d, &p->gather);
     }
     return outcome(d, err);
 }

@@ -1,5 +1,5 @@
-/* fill.c - filling a window: its denominators, its micro-batches, and what is done where one of them
- * cannot be used.
+/* fill.c - filling a window: its denominators, its micro-batches, and what is done where one of
+ * them cannot be used.
  *
  * A window's denominators are planned from the loss masks before its first forward, so every
  * gradient is added with its final weight.  A micro-batch that turns out not finite, or a row that
@@ -304,6 +304,8 @@ static accrue_status run_places(accrue_run *run, int64_t last, accrue_metrics *m
             st = ACCRUE_OK;
         ACR_TRY(take_note(run, st, f->place, err));
     }
+    if (f->place == f->places)
+        ACR_TRY(acr_dist_finish(run->dist, err));
 
 cleanup:
     return st;
@@ -471,6 +473,7 @@ static accrue_status begin_window(accrue_run *run, accrue_error *err)
     run->window_skipped = run->skipped_nonfinite;
     run->data_seconds = run->compute_seconds = run->optimizer_seconds = 0;
     run->fill->place = 0;
+    run->comm_before = acr_comm_get_counters(run->comm);
     acr_comm_set_step(run->comm, accrue_window_global_step(run->window) + 1);
     acr_window_begin(run->window);
     ACR_TRY(acr_dist_begin_window(run->dist, err));
@@ -488,6 +491,27 @@ static int64_t done_with(const accrue_run *run, int64_t place)
     return run->window_first + (place * run->ranks < all - left ? place * run->ranks : all - left);
 }
 
+/* Once this rank's part is done: what it takes to have the window whole.  Counted as computing. */
+static accrue_status join_window(accrue_run *run, int64_t place, accrue_metrics *metrics,
+                                 accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    const double start = acr_seconds(), before = run->compute_seconds + run->data_seconds;
+    const bool at_edge = place == run->fill->places - 1;
+
+    if (at_edge || run->ranks == 1)
+        ACR_TRY(mend(run, place, metrics, err));
+    if (at_edge && run->ranks > 1)
+        ACR_TRY(take_over(run, err));
+    if (at_edge)
+        ACR_TRY(acr_dist_finish(run->dist, err));
+    run->compute_seconds +=
+        acr_seconds() - start - (run->compute_seconds + run->data_seconds - before);
+
+cleanup:
+    return st;
+}
+
 /* Fills this rank's next place; at the edge the window is then whole, on all ranks. */
 static accrue_status fill_next(accrue_run *run, accrue_metrics *metrics, accrue_error *err)
 {
@@ -501,13 +525,8 @@ static accrue_status fill_next(accrue_run *run, accrue_metrics *metrics, accrue_
     place = f->place;
     at_edge = place == f->places - 1;
     ACR_TRY(run_places(run, place, metrics, err));
-    if (at_edge || run->ranks == 1)
-        ACR_TRY(mend(run, place, metrics, err));
-    if (at_edge && run->ranks > 1)
-        ACR_TRY(take_over(run, err));
+    ACR_TRY(join_window(run, place, metrics, err));
     run->next = done_with(run, f->place);
-    if (at_edge)
-        ACR_TRY(acr_dist_finish(run->dist, err));
     if (run->next == run->used)
         acr_window_close_short(run->window);
     if (at_edge)

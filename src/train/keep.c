@@ -305,6 +305,22 @@ cleanup:
     return st;
 }
 
+/* Replicas are equal to the bit as long as every rank computes alike: on processors that do not,
+ * they would drift apart without a word. */
+static accrue_status check_replicas(const accrue_run *run, accrue_error *err)
+{
+    const acr_model *m = run->setup.model;
+    uint64_t hash = 0;
+
+    if (run->ranks == 1 || m->sharding.ranks > 1)
+        return ACCRUE_OK;
+    for (int i = 0; i < m->n_groups; i++)
+        hash = acr_hash_bytes(m->groups[i].master,
+                              (size_t)m->groups[i].n * acr_dtype_bytes(m->real), hash);
+    return acr_agree_equal(run->comm, "the weights, which every rank has computed for itself", hash,
+                           err);
+}
+
 /* Sharded, all ranks have a part in it. */
 static accrue_status begin_writing(accrue_run *run, const acr_save_content *content,
                                    accrue_error *err)
@@ -341,6 +357,7 @@ static accrue_status begin_save(accrue_run *run, const char *name, accrue_error 
     ACR_TRY(acr_bad_rows_text(&skipped, &run->epochs, 0, err));
     content.skipped = skipped;
     run->saving_val = content.wait;
+    ACR_TRY(check_replicas(run, err));
     ACR_TRY(begin_writing(run, &content, err));
     run->under_way = true;
     run->held_up = acr_seconds() - start;

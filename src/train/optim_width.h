@@ -1,9 +1,9 @@
-/* optim_width.h - the element loops of optim.c for one width.  Included once per width, with
+/* optim_width.h - the element loops of the optimizers for one width.  Included once per width, with
  * REAL the type, NAME(x) the suffixed name, SQRT its square root and MULTIPLY_ADD(a, b, c) its
  * a * b + c; deliberately no guard. */
 
 /* LANES running sums, so that the loop has a fixed order and still fills several vectors. */
-static double NAME(sum_squares)(int64_t n, const REAL *x)
+static inline double NAME(sum_squares)(int64_t n, const REAL *x)
 {
     double lane[LANES] = {0};
     int64_t i = 0;
@@ -21,8 +21,8 @@ static double NAME(sum_squares)(int64_t n, const REAL *x)
     return lane[0];
 }
 
-static void NAME(accumulate)(int64_t n, const REAL *restrict grad, double divisor, bool first,
-                             REAL *restrict sum)
+static inline void NAME(accumulate)(int64_t n, const REAL *restrict grad, double divisor,
+                                    bool first, REAL *restrict sum)
 {
     const REAL d = (REAL)divisor;
 
@@ -41,8 +41,8 @@ static inline REAL NAME(lerp)(REAL from, REAL to, REAL weight, REAL rest, bool n
     return near_from ? MULTIPLY_ADD(weight, to - from, from) : MULTIPLY_ADD(-rest, to - from, to);
 }
 
-static void NAME(adamw)(int64_t n, const adamw_args *a, const REAL *restrict sum,
-                        REAL *restrict param, REAL *restrict m, REAL *restrict v)
+static inline void NAME(adamw)(int64_t n, const adamw_args *a, const REAL *restrict sum,
+                               REAL *restrict param, REAL *restrict m, REAL *restrict v)
 {
     const REAL factor = (REAL)a->factor, keep = (REAL)a->keep, eps = (REAL)a->eps;
     const REAL weight = (REAL)(1.0 - a->beta1), rest = (REAL)a->beta1;
@@ -62,8 +62,8 @@ static void NAME(adamw)(int64_t n, const adamw_args *a, const REAL *restrict sum
 }
 
 /* momentum moves towards the gradient; u is the gradient moved towards the new momentum. */
-static void NAME(nesterov)(int64_t n, double factor, double momentum, const REAL *restrict sum,
-                           REAL *restrict buffer, REAL *restrict u)
+static inline void NAME(nesterov)(int64_t n, double factor, double momentum,
+                                  const REAL *restrict sum, REAL *restrict buffer, REAL *restrict u)
 {
     const REAL f = (REAL)factor, keep = (REAL)momentum, weight = (REAL)(1.0 - momentum);
 
@@ -74,8 +74,8 @@ static void NAME(nesterov)(int64_t n, double factor, double momentum, const REAL
     }
 }
 
-static void NAME(decay_and_add)(int64_t n, double keep, double scale, const REAL *restrict u,
-                                REAL *restrict param)
+static inline void NAME(decay_and_add)(int64_t n, double keep, double scale, const REAL *restrict u,
+                                       REAL *restrict param)
 {
     const REAL k = (REAL)keep, s = (REAL)scale;
 
@@ -84,7 +84,7 @@ static void NAME(decay_and_add)(int64_t n, double keep, double scale, const REAL
 }
 
 /* y = s * x + t * y, rounded once more where the products run in bf16. */
-static void NAME(combine)(int64_t n, bool bf16, double s, const REAL *x, double t, REAL *y)
+static inline void NAME(combine)(int64_t n, bool bf16, double s, const REAL *x, double t, REAL *y)
 {
     const REAL a = (REAL)s, b = (REAL)t;
 
@@ -97,7 +97,7 @@ static void NAME(combine)(int64_t n, bool bf16, double s, const REAL *x, double 
             y[i] = a * x[i] + b * y[i];
 }
 
-static void NAME(divide)(int64_t n, bool bf16, double divisor, REAL *x)
+static inline void NAME(divide)(int64_t n, bool bf16, double divisor, REAL *x)
 {
     const REAL d = (REAL)divisor;
 
@@ -110,8 +110,8 @@ static void NAME(divide)(int64_t n, bool bf16, double divisor, REAL *x)
 }
 
 /* Rows [begin, end) of the transpose: out [cols, rows] = in [rows, cols]. */
-static void NAME(transpose)(int64_t begin, int64_t end, int64_t rows, int64_t cols,
-                            const REAL *restrict in, REAL *restrict out)
+static inline void NAME(transpose)(int64_t begin, int64_t end, int64_t rows, int64_t cols,
+                                   const REAL *restrict in, REAL *restrict out)
 {
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = begin; c < end; c++)
@@ -119,7 +119,8 @@ static void NAME(transpose)(int64_t begin, int64_t end, int64_t rows, int64_t co
 }
 
 /* Rows [begin, end), columns below `begin_of_panel`, from the other triangle of x [m, m]. */
-static void NAME(mirror)(int64_t begin, int64_t end, int64_t begin_of_panel, int64_t m, REAL *x)
+static inline void NAME(mirror)(int64_t begin, int64_t end, int64_t begin_of_panel, int64_t m,
+                                REAL *x)
 {
     for (int64_t j = 0; j < begin_of_panel; j++)
         for (int64_t i = begin; i < end; i++)

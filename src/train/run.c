@@ -55,7 +55,7 @@ cleanup:
 }
 
 static accrue_status register_shared(accrue_window *w, const acr_model *m, const acr_param *p,
-                                     accrue_comm *comm, int64_t *cut, accrue_error *err)
+                                     int64_t *cut, accrue_error *err)
 {
     const acr_share own = acr_model_share(m, p);
     const int64_t n = p->rows * p->cols;
@@ -64,11 +64,10 @@ static accrue_status register_shared(accrue_window *w, const acr_model *m, const
         int64_t at = p->group->cut[r] - p->offset;
         cut[r] = at < 0 ? 0 : at < n ? at : n;
     }
-    return acr_window_add_shared(w, p->name, m->real, &own, p->rows, p->cols, comm, cut, err);
+    return acr_window_add_shared(w, p->name, m->real, &own, p->rows, p->cols, cut, err);
 }
 
-accrue_status acr_register_params(accrue_window *w, acr_model *m, accrue_comm *comm,
-                                  accrue_error *err)
+accrue_status acr_register_params(accrue_window *w, acr_model *m, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     const size_t n = (size_t)m->sharding.ranks + 1;
@@ -79,7 +78,7 @@ accrue_status acr_register_params(accrue_window *w, acr_model *m, accrue_comm *c
     for (int i = 0; i < m->n_params; i++) {
         acr_param *p = &m->params[i];
         if (p->trainable && m->sharding.ranks > 1)
-            ACR_TRY(register_shared(w, m, p, comm, cut, err));
+            ACR_TRY(register_shared(w, m, p, cut, err));
         else if (p->trainable)
             ACR_TRY(acr_window_add_accumulated(w, p->name, m->real, p->master, p->grad, p->rows,
                                                p->cols, err));
@@ -91,6 +90,17 @@ cleanup:
 }
 
 /* Events ---------------------------------------------------------------------------------- */
+
+static void add_traffic(accrue_event *e, const accrue_run *run)
+{
+    const acr_comm_counters *before = &run->comm_before;
+    const acr_comm_counters now = acr_comm_get_counters(run->comm);
+
+    for (int k = 0; k < ACR_COMM_KINDS; k++) {
+        e->comm_seconds += now.wait_seconds[k] - before->wait_seconds[k];
+        e->comm_bytes += now.bytes_sent[k] - before->bytes_sent[k];
+    }
+}
 
 accrue_status acr_emit(accrue_run *run, accrue_event_kind kind, const accrue_metrics *metrics,
                        const char *message, accrue_error *err)
@@ -126,6 +136,7 @@ accrue_status acr_emit(accrue_run *run, accrue_event_kind kind, const accrue_met
     e.save_bytes = run->saved.bytes;
     e.save_seconds = run->saved.seconds;
     e.save_wait_seconds = run->held_up;
+    add_traffic(&e, run);
     answer = run->cb(&e, run->payload);
     if (answer == ACCRUE_GO_ON || (answer == ACCRUE_SAVE && !run->obeys))
         return ACCRUE_OK;
@@ -236,27 +247,6 @@ static accrue_status measure(accrue_run *run, accrue_error *err)
     return st;
 }
 
-static int64_t predicted_peak(const accrue_run *run)
-{
-    const acr_model *m = run->setup.model;
-    const int64_t real = (int64_t)acr_dtype_bytes(m->real);
-    const int64_t rows = run->opt.total_seq_len;
-    const int64_t width = (m->config.n_aux + 1) * m->config.hidden_size;
-    const int64_t program = 24 << 20; /* the binary, its libraries and compiled kernels */
-    const acr_param *embed = m->top.embed;
-    int64_t moments = 0;
-    int64_t mapped = embed->frozen
-                         ? embed->rows * embed->cols * (int64_t)acr_dtype_bytes(embed->frozen_type)
-                         : 0;
-
-    for (int i = 0; i < m->n_params; i++)
-        if (m->params[i].trainable)
-            moments += 2 * real * acr_model_share(m, &m->params[i]).n;
-    /* Live bytes hold masters, accumulators, copies and the arena; the loader keeps two
-     * micro-batches. */
-    return (int64_t)acr_allocated_bytes() + moments + 2 * rows * width * real + mapped + program;
-}
-
 static accrue_status open_window(accrue_run *run, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
@@ -268,21 +258,11 @@ static accrue_status open_window(accrue_run *run, accrue_error *err)
     if (!w.muon_ns_dtype)
         w.muon_ns_dtype = run->opt.compute;
     ACR_TRY(accrue_window_create(&run->window, &w, err));
-    ACR_TRY(acr_register_params(run->window, run->setup.model, run->comm, err));
+    acr_window_set_comm(run->window, run->comm);
+    ACR_TRY(acr_register_params(run->window, run->setup.model, err));
 
 cleanup:
     return st;
-}
-
-static void describe_model(accrue_run *run)
-{
-    acr_model *m = run->setup.model;
-
-    run->plan.params = acr_model_elements(m, false);
-    run->plan.trainable_params = acr_model_elements(m, true);
-    run->plan.vocab_size = m->config.vocab_size;
-    run->plan.draft_vocab_size = m->config.draft_vocab_size;
-    run->plan.vocab_built = run->setup.vocab_built;
 }
 
 /* What belongs to the run itself, with the set-up done. */
@@ -290,8 +270,8 @@ static accrue_status open_parts(accrue_run *run, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     const accrue_train_options *opt = &run->opt;
-    const acr_dist_options dist = {.defer_reduce = opt->defer_reduce,
-                                   .reproducible = opt->reproducible};
+    const acr_dist_options dist = {
+        .n = run->turns.n, .defer_reduce = opt->defer_reduce, .reproducible = opt->reproducible};
     acr_batch_shape masks = run->setup.shape;
     int64_t n = opt->window.gradient_accumulation_steps, window = run->window_n;
 
@@ -309,7 +289,7 @@ static accrue_status open_parts(accrue_run *run, accrue_error *err)
     ACR_TRY(acr_batch_alloc(&run->masks, &masks, opt->total_seq_len, err));
     ACR_TRY(open_window(run, err));
     ACR_TRY(measure(run, err));
-    run->plan.peak_bytes = predicted_peak(run);
+    ACR_TRY(acr_plan_memory(run, err));
 
 cleanup:
     return st;
@@ -370,7 +350,7 @@ static accrue_status open_together(accrue_run *run, const accrue_train_options *
     ACR_TRY(acr_epochs_open(&run->epochs, opt, run->setup.data, run->setup.states_dir,
                             &run->setup.shape, from, err));
     ACR_TRY(acr_epochs_plan(&run->plan, &run->epochs, opt, err));
-    describe_model(run);
+    acr_plan_model(run);
     ACR_TRY(check_alike(run, err));
     ACR_TRY(open_parts(run, err));
     ACR_TRY(open_loader(run, err));

@@ -5,414 +5,17 @@
  * by piece under the lock, and a step that comes before it is done first copies what is left to be
  * read (acr_save_detach).  So nothing is copied where the disk keeps up with a window, and training
  * waits for no disk where it does not. */
-#include "train/train.h"
+#include "train/save_parts.h"
 
-#include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-enum {
-    PIECE = 1 << 20,
-    BUFFERS = 6, /* a piece for each of the two files; one in the widest type for what ranks send */
-    MAPS = 2,    /* d2t, t2d */
-    MAX_TEXTS = 4
-};
-
-/* An array of the run that goes into the files. */
-typedef struct origin {
-    const void *live;
-    int64_t begin, n;        /* elements that `live` has: of a sharded model, this rank's share */
-    const acr_param *shared; /* whose shares the ranks have; NULL: each rank has all */
-    void *copy;              /* of an array that was about to change; NULL: live is read */
-    size_t bytes;
-    acr_dtype dtype;
-    bool changes;
-    int left; /* tensors of it that are not written yet */
-} origin;
-
-/* The tensors of one safetensors file, sorted by name. */
-typedef struct tensor_file {
-    acr_tensor *t;
-    int *from; /* index of each one's origin; -1: `data` is complete and stays */
-    int n;
-} tensor_file;
-
-struct acr_save {
-    char *dir, *parent, *temporary;
-    bool whole; /* with the state, to go on from */
-    struct {
-        const char *name;
-        char *text;
-    } texts[MAX_TEXTS];
-    int n_texts;
-    tensor_file weights, states;
-    origin *origins;
-    int n_origins;
-    void *buffer;  /* [BUFFERS * PIECE] */
-    int64_t bytes; /* of all files, about */
-
-    pthread_mutex_t lock; /* of the origins, `stage` and `verdict` */
-    pthread_cond_t changed;
-    pthread_t thread;
-    acr_ledger *ledger; /* the run's, which the threads go by too */
-    bool has_lock, has_thread, detached;
-    enum { WRITING, WAITING, NAMING } stage;
-    bool wait; /* in between */
-    accrue_status verdict;
-    accrue_error reason;
-    /* Of a sharded model: which piece of which file the ranks exchange next. */
-    accrue_comm *comm;
-    struct {
-        const tensor_file *f;
-        int t;
-        size_t offset;
-    } at;
-    accrue_status lost; /* how an exchange failed */
-    accrue_error loss;
-    atomic_bool done;
-    accrue_status status;
-    accrue_error error;
-    acr_save_result result;
-};
-
-/* Contents -------------------------------------------------------------------------------- */
-
-static int add_origin(acr_save *s, const void *live, acr_dtype dtype, int64_t n, bool changes)
-{
-    s->origins[s->n_origins] = (origin){.live = live,
-                                        .n = n,
-                                        .bytes = (size_t)n * acr_dtype_bytes(dtype),
-                                        .dtype = dtype,
-                                        .changes = changes};
-    return s->n_origins++;
-}
-
-/* The share of it that this rank has; all of it where the model is not sharded. */
-static int add_share(acr_save *s, const acr_param *p, void *data, acr_dtype dtype, int64_t begin,
-                     int64_t n)
-{
-    const int i = add_origin(s, data, dtype, p->rows * p->cols, true);
-
-    s->origins[i].begin = begin;
-    s->origins[i].n = n;
-    s->origins[i].shared = s->comm ? p : NULL;
-    return i;
-}
-
-static int add_master(acr_save *s, const acr_model *m, const acr_param *p)
-{
-    const acr_share own = acr_model_share(m, p);
-
-    return add_share(s, p, own.master, m->real, own.begin, own.n);
-}
-
-/* Takes `name` over; NULL is a failure. */
-static bool add_tensor(acr_save *s, tensor_file *f, char *name, const acr_tensor *like,
-                       acr_dtype dtype, int from)
-{
-    if (!name)
-        return false;
-    f->t[f->n] = *like;
-    f->t[f->n].name = name;
-    f->t[f->n].dtype = dtype;
-    f->t[f->n].bytes = (size_t)acr_tensor_elements(like) * acr_dtype_bytes(dtype);
-    f->from[f->n++] = from;
-    if (from >= 0)
-        s->origins[from].left++;
-    return true;
-}
-
-/* model.safetensors: all but the verifier's own head and norm, floats as bf16, and the maps. */
-static bool add_weights(acr_save *s, const acr_model *m)
-{
-    const acr_vocab *v = &m->vocab;
-    bool fine = true;
-
-    for (int i = 0; i < m->n_params && fine; i++) {
-        const acr_param *p = &m->params[i];
-        acr_tensor like = {.n_dims = p->n_dims, .dims = {p->rows, p->cols}};
-        if (p == m->top.verifier_norm || p == m->top.verifier_head)
-            continue;
-        fine = add_tensor(s, &s->weights, acr_strdup(p->name), &like, ACR_DTYPE_BF16,
-                          p->trainable ? add_master(s, m, p)
-                                       : add_origin(s, p->master ? p->master : p->frozen,
-                                                    p->master ? m->real : p->frozen_type,
-                                                    p->rows * p->cols, false));
-    }
-    if (fine && v->d2t) {
-        acr_tensor d2t = {.n_dims = 1, .dims = {v->draft_vocab_size}, .data = v->d2t};
-        acr_tensor t2d = {.n_dims = 1, .dims = {v->vocab_size}, .data = v->t2d};
-        fine = add_tensor(s, &s->weights, acr_strdup("d2t"), &d2t, ACR_DTYPE_I64, -1) &&
-               add_tensor(s, &s->weights, acr_strdup("t2d"), &t2d, ACR_DTYPE_BOOL, -1);
-    }
-    return fine;
-}
-
-/* Where "NAME.master" is an origin already, of the weight NAME; -1: it is no master. */
-static int origin_of_master(const acr_save *s, const acr_tensor *t)
-{
-    for (int i = 0; i < s->weights.n; i++) {
-        const size_t n = strlen(s->weights.t[i].name);
-        if (!strncmp(t->name, s->weights.t[i].name, n) && !strcmp(t->name + n, ".master"))
-            return s->weights.from[i];
-    }
-    return -1;
-}
-
-/* state.safetensors: masters, which are origins already, and moments, as they are. */
-static bool add_states(acr_save *s, const acr_state_arrays *all)
-{
-    bool fine = true;
-
-    for (int i = 0; i < all->n && fine; i++) {
-        const acr_state_array *a = &all->a[i];
-        int from = origin_of_master(s, &a->t);
-        if (from < 0)
-            from = add_share(s, a->param, a->data, a->t.dtype, a->begin, a->n);
-        fine = add_tensor(s, &s->states, acr_strdup(a->t.name), &a->t, a->t.dtype, from);
-    }
-    return fine;
-}
-
-static int by_name(const void *a, const void *b, void *tensors)
-{
-    const acr_tensor *t = tensors;
-
-    return strcmp(t[*(const int *)a].name, t[*(const int *)b].name);
-}
-
-/* By name, tensors and their origins alike. */
-static bool sort(tensor_file *f)
-{
-    int *order = acr_calloc((size_t)f->n + 1, sizeof *order);
-    int *from = acr_calloc((size_t)f->n + 1, sizeof *from);
-    acr_tensor *t = acr_calloc((size_t)f->n + 1, sizeof *t);
-
-    if (!order || !from || !t) {
-        acr_free(order);
-        acr_free(from);
-        acr_free(t);
-        return false;
-    }
-    for (int i = 0; i < f->n; i++)
-        order[i] = i;
-    qsort_r(order, (size_t)f->n, sizeof *order, by_name, f->t);
-    for (int i = 0; i < f->n; i++) {
-        t[i] = f->t[order[i]];
-        from[i] = f->from[order[i]];
-    }
-    acr_free(order);
-    acr_free(f->from);
-    acr_free(f->t);
-    f->from = from;
-    f->t = t;
-    return true;
-}
-
-static bool reserve(tensor_file *f, int n)
-{
-    f->t = acr_calloc((size_t)n, sizeof *f->t);
-    f->from = acr_calloc((size_t)n, sizeof *f->from);
-    return f->t && f->from;
-}
-
-static accrue_status take_arrays(acr_save *s, acr_model *m, const accrue_window *w,
-                                 accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    acr_state_arrays a = {0};
-    int n = 0;
-
-    if (s->whole)
-        ACR_TRY(acr_state_collect(&a, m, w, err));
-    n = m->n_params + a.n + MAPS;
-    s->origins = acr_calloc((size_t)n, sizeof *s->origins);
-    s->buffer = acr_malloc(BUFFERS * PIECE);
-    if (!s->origins || !s->buffer || !reserve(&s->weights, n) || !reserve(&s->states, n) ||
-        !add_weights(s, m) || !add_states(s, &a) || !sort(&s->weights))
-        st = acr_enomem(err, (size_t)n * sizeof *s->origins + BUFFERS * PIECE, "a checkpoint");
-    for (int i = 0; i < s->weights.n && !st; i++)
-        s->bytes += (int64_t)s->weights.t[i].bytes;
-    for (int i = 0; i < s->states.n && !st; i++)
-        s->bytes += (int64_t)s->states.t[i].bytes;
-
-cleanup:
-    acr_state_arrays_free(&a);
-    return st;
-}
-
-static void set_ratio(json_t *o, double sum, double total, const char *format, int k)
-{
-    char key[64];
-
-    snprintf(key, sizeof key, format, k);
-    json_object_set_new(o, key, json_real(total != 0 ? sum / total : 0.0));
-}
-
-static json_t *val_metrics(const accrue_metrics *m)
-{
-    json_t *o = json_object();
-    char format[64];
-
-    for (int k = 0; k < m->n_steps; k++) {
-        set_ratio(o, m->step_loss_sum[k], m->step_loss_total[k], "loss_%d_epoch", k);
-        set_ratio(o, m->full_acc_sum[k], m->full_acc_total[k], "full_acc_%d_epoch", k);
-        set_ratio(o, m->cond_acc_sum[k], m->cond_acc_total[k], "cond_acc_%d_epoch", k);
-        for (int i = 0; i < m->n_terms; i++) {
-            snprintf(format, sizeof format, "%s_loss_%%d_epoch", m->term_name[i]);
-            set_ratio(o, m->term_loss_sum[i][k], m->term_loss_total[i][k], format, k);
-        }
-    }
-    json_object_set_new(o, "loss_epoch",
-                        json_real(m->loss_total != 0 ? m->loss_sum / m->loss_total : 0.0));
-    return o;
-}
-
-/* Takes `text` over; NULL is a failure. */
-static accrue_status take_text(acr_save *s, const char *name, char *text, accrue_error *err)
-{
-    if (!text)
-        return acr_enomem(err, 0, name);
-    s->texts[s->n_texts].name = name;
-    s->texts[s->n_texts++].text = text;
-    s->bytes += (int64_t)strlen(text);
-    return ACCRUE_OK;
-}
-
-/* Takes over `value`. */
-static accrue_status take_json(acr_save *s, const char *name, json_t *value, accrue_error *err)
-{
-    char *text = value ? acr_json_text(value) : NULL;
-
-    json_decref(value);
-    return take_text(s, name, text, err);
-}
-
-static accrue_status take_names(acr_save *s, const char *dir, accrue_error *err)
-{
-    const char *slash = strrchr(dir, '/');
-    int parent_length = slash ? (int)(slash - dir) : 1;
-
-    s->dir = acr_strdup(dir);
-    s->parent = acr_sprintf("%.*s", parent_length ? parent_length : 1, slash ? dir : ".");
-    s->temporary = s->parent ? acr_checkpoint_temporary(s->parent, slash ? slash + 1 : dir) : NULL;
-    if (!s->dir || !s->temporary)
-        return acr_enomem(err, strlen(dir), "a path");
-    return ACCRUE_OK;
-}
 
 /* Writing --------------------------------------------------------------------------------- */
 
 typedef struct reading {
     acr_save *s;
-    const tensor_file *f;
+    const acr_tensor_file *f;
 } reading;
-
-/* What rank r has of elements [begin, begin + n) of an array: from *first on, so many. */
-static int64_t part_of(const origin *o, int r, int64_t begin, int64_t n, int64_t *first)
-{
-    const acr_param *p = o->shared;
-    const int64_t low = p->group->cut[r] - p->offset, high = p->group->cut[r + 1] - p->offset;
-    const int64_t end = begin + n < high ? begin + n : high;
-
-    *first = begin > low ? begin : low;
-    return end > *first ? end - *first : 0;
-}
-
-/* Elements [begin, begin + n), whole in `into` on rank 0. */
-static accrue_status send_piece(acr_save *s, const origin *o, int64_t begin, int64_t n, char *into,
-                                accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    const int ranks = accrue_comm_size(s->comm), rank = accrue_comm_rank(s->comm);
-    const size_t width = acr_dtype_bytes(o->dtype);
-    const acr_comm_label label = {ACR_COMM_WEIGHTS, "a checkpoint's", o->shared->name};
-    const void **send = acr_calloc((size_t)ranks, sizeof *send);
-    void **recv = acr_calloc((size_t)ranks, sizeof *recv);
-    size_t *send_bytes = acr_calloc((size_t)ranks, sizeof *send_bytes);
-    size_t *recv_bytes = acr_calloc((size_t)ranks, sizeof *recv_bytes);
-    acr_comm_request request;
-    int64_t first = 0;
-
-    if (!send || !recv || !send_bytes || !recv_bytes) {
-        st = acr_comm_fail(s->comm, acr_enomem(err, (size_t)ranks * sizeof *send, "a checkpoint"),
-                           err);
-        goto cleanup;
-    }
-    send_bytes[0] = (size_t)part_of(o, rank, begin, n, &first) * width;
-    send[0] = (const char *)o->live + (send_bytes[0] ? (size_t)(first - o->begin) * width : 0);
-    for (int r = 0; rank == 0 && r < ranks; r++) {
-        recv_bytes[r] = (size_t)part_of(o, r, begin, n, &first) * width;
-        recv[r] = into + (recv_bytes[r] ? (size_t)(first - begin) * width : 0);
-    }
-    acr_comm_exchange_begin(s->comm, &request, label, send, send_bytes, recv, recv_bytes);
-    st = acr_comm_wait(s->comm, &request, err);
-
-cleanup:
-    acr_free(send);
-    acr_free(recv);
-    acr_free(send_bytes);
-    acr_free(recv_bytes);
-    return st;
-}
-
-/* The next tensor of both files that ranks share, the state first; false behind the last. */
-static bool find_piece(acr_save *s)
-{
-    for (;;) {
-        const tensor_file *f = s->at.f;
-        if (s->at.t < f->n && s->at.offset < f->t[s->at.t].bytes && f->from[s->at.t] >= 0 &&
-            s->origins[f->from[s->at.t]].shared)
-            return true;
-        s->at.offset = 0;
-        if (++s->at.t < f->n)
-            continue;
-        if (f == &s->weights)
-            return false;
-        s->at.f = &s->weights;
-        s->at.t = 0;
-    }
-}
-
-/* Sends the next piece to rank 0, which has it in `into`, and steps on. */
-static void next_piece(acr_save *s, char *into)
-{
-    const acr_tensor *t = &s->at.f->t[s->at.t];
-    const origin *o = &s->origins[s->at.f->from[s->at.t]];
-    const size_t width = acr_dtype_bytes(t->dtype);
-    const size_t n = t->bytes - s->at.offset < PIECE ? t->bytes - s->at.offset : PIECE;
-
-    s->lost =
-        send_piece(s, o, (int64_t)(s->at.offset / width), (int64_t)(n / width), into, &s->loss);
-    s->at.offset += n;
-}
-
-/* Rank 0 asks for the pieces in the very order in which the others send them.  What a failed job
- * left unread is not told from here: nothing is given a name then. */
-static const void *exchange_piece(acr_save *s, void *buffer, const acr_tensor *t, size_t n)
-{
-    char *raw = (char *)s->buffer + 2 * PIECE;
-    const origin *o = NULL;
-
-    if (s->lost || !find_piece(s)) {
-        memset(buffer, 0, n);
-        return buffer;
-    }
-    o = &s->origins[s->at.f->from[s->at.t]];
-    next_piece(s, raw);
-    acr_convert(t->dtype, buffer, o->dtype, raw, (int64_t)(n / acr_dtype_bytes(t->dtype)));
-    return buffer;
-}
-
-/* This rank's part in all pieces that are left. */
-static void send_rest(acr_save *s)
-{
-    while (!s->lost && find_piece(s))
-        next_piece(s, (char *)s->buffer + 2 * PIECE);
-}
 
 /* One piece of a tensor, from where its array now is.  What does not change any more, and needs no
  * conversion, is not copied. */
@@ -423,13 +26,13 @@ static const void *read_piece(void *buffer, const acr_tensor *t, size_t offset, 
     const int from = r->f->from[t - r->f->t];
     const size_t width = acr_dtype_bytes(t->dtype);
     const char *data = t->data;
-    origin *o = NULL;
+    acr_origin *o = NULL;
 
     if (from < 0)
         return data + offset;
     o = &s->origins[from];
     if (o->shared)
-        return exchange_piece(s, buffer, t, n);
+        return acr_save_piece(s, buffer, t, n);
     if (!o->changes && o->dtype == t->dtype)
         return (const char *)o->live + offset;
     pthread_mutex_lock(&s->lock);
@@ -455,7 +58,7 @@ static accrue_status list_file(json_t *files, const char *name, int64_t bytes, u
 typedef struct writing {
     acr_save *s;
     const char *name;
-    const tensor_file *f;
+    const acr_tensor_file *f;
     const json_t *metadata;
     void *buffer;
     int64_t bytes;
@@ -681,7 +284,7 @@ static void join(acr_save *s)
     s->has_thread = false;
 }
 
-static void tensor_file_free(tensor_file *f)
+static void tensor_file_free(acr_tensor_file *f)
 {
     for (int i = 0; i < f->n; i++)
         acr_free((void *)(uintptr_t)f->t[i].name);
@@ -723,16 +326,7 @@ static accrue_status save_create(acr_save **out, const char *dir, acr_model *m,
     s->whole = c->state;
     s->comm = comm;
     atomic_init(&s->done, false);
-    ACR_TRY(take_names(s, dir, err));
-    ACR_TRY(take_json(s, "config.json", json_incref(m->config.json), err));
-    if (c->val)
-        ACR_TRY(take_json(s, "val_metrics.json", val_metrics(c->val), err));
-    if (c->state)
-        ACR_TRY(take_json(s, "training_state.json", acr_training_state_json(c->state), err));
-    if (c->skipped)
-        ACR_TRY(take_text(s, "skipped_samples.jsonl", acr_strdup(c->skipped), err));
-    ACR_TRY(take_arrays(s, m, c->window, err));
-    s->at.f = &s->states;
+    ACR_TRY(acr_save_take(s, dir, m, c, err));
     if (pthread_mutex_init(&s->lock, NULL) != 0 || pthread_cond_init(&s->changed, NULL) != 0) {
         st = acr_enomem(err, sizeof *s, "a checkpoint's lock");
         goto cleanup;
@@ -769,7 +363,7 @@ accrue_status acr_save_shared(acr_save **out, const char *dir, acr_model *m,
     s->wait = false;
     if (accrue_comm_rank(comm) == 0)
         run(s);
-    send_rest(s); /* all of it, or behind a write that failed */
+    acr_save_send_rest(s); /* all of it, or behind a write that failed */
     if (s->lost)
         st = acr_fail(err, s->lost, "%s", s->loss.message);
     else if (accrue_comm_rank(comm) == 0) {
@@ -807,7 +401,7 @@ const char *acr_save_folder(const acr_save *s)
 
 static void copy_origin(int64_t i, void *ctx)
 {
-    origin *o = &((acr_save *)ctx)->origins[i];
+    acr_origin *o = &((acr_save *)ctx)->origins[i];
 
     if (o->copy)
         memcpy(o->copy, o->live, o->bytes);
@@ -822,7 +416,7 @@ void acr_save_detach(acr_save *s)
     s->detached = true;
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < s->n_origins && fine; i++) {
-        origin *o = &s->origins[i];
+        acr_origin *o = &s->origins[i];
         if (!o->changes || !o->left)
             continue;
         o->copy = acr_malloc(o->bytes);
@@ -851,20 +445,4 @@ accrue_status acr_save_finish(acr_save *s, acr_save_result *out, accrue_error *e
         acr_fail(err, st, "%s", s->error.message);
     save_free(s);
     return st;
-}
-
-int64_t acr_save_bytes(const acr_model *m, const accrue_window *w)
-{
-    int64_t bytes = 0;
-
-    for (int i = 0; i < m->n_params; i++) {
-        const acr_param *p = &m->params[i];
-        int64_t n = p->rows * p->cols;
-        bytes += 2 * n + (p->trainable ? n * (int64_t)acr_dtype_bytes(m->real) : 0);
-    }
-    for (int i = 0; i < acr_window_n_states(w); i++) {
-        acr_optimizer_state o = acr_window_state(w, i);
-        bytes += o.rows * o.cols * (int64_t)acr_dtype_bytes(m->real);
-    }
-    return bytes;
 }

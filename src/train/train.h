@@ -5,8 +5,12 @@
 #ifndef ACR_TRAIN_H
 #define ACR_TRAIN_H
 
-#include "comm/comm.h"
-#include "model/model.h"
+#include "train/ranks.h"
+
+/* window_options.c -------------------------------------------------------------------------- */
+
+/* EINVAL for a value out of range. */
+accrue_status acr_window_options_check(const accrue_window_options *opt, accrue_error *err);
 
 /* window.c --------------------------------------------------------------------------------- */
 
@@ -19,11 +23,15 @@ accrue_status acr_window_add_accumulated(accrue_window *window, const char *name
                                          void *param, void *accumulator, int64_t rows, int64_t cols,
                                          accrue_error *err);
 
-/* The same of a parameter that the ranks of `comm` share: rank r keeps elements [cut[r], cut[r + 1])
- * of it, whole blocks, and `own` are this rank's.  `cut` is copied; clip and step are [collective]. */
+/* Ranks that take their steps together, before the first parameter: clip and step are [collective]
+ * from here on. */
+void acr_window_set_comm(accrue_window *window, accrue_comm *comm);
+
+/* acr_window_add_accumulated of a parameter that the ranks share: rank r keeps elements
+ * [cut[r], cut[r + 1]) of it, whole blocks, and `own` are this rank's.  `cut` is copied. */
 accrue_status acr_window_add_shared(accrue_window *window, const char *name, acr_dtype dtype,
                                     const acr_share *own, int64_t rows, int64_t cols,
-                                    accrue_comm *comm, const int64_t *cut, accrue_error *err);
+                                    const int64_t *cut, accrue_error *err);
 
 /* Before each micro-batch: where the last window is over, empties the accumulators for the next.
  * Costs nothing in mid-window or when zero_grad has done it. */
@@ -106,10 +114,6 @@ typedef struct acr_block {
     int64_t bad;          /* first element that is not finite, -1 */
 } acr_block;
 
-/* Muon for matrices with both sides > 1 whose names have none of embed_tokens, lm_head, codebook,
- * markov_w1, markov_w2. */
-bool acr_muon_takes(const char *name, int64_t rows, int64_t cols);
-
 typedef struct acr_optim acr_optim; /* scratch */
 
 /* Scratch for the parameters given; blocks and parameters are borrowed.  `comm` is that of the
@@ -138,58 +142,21 @@ typedef struct acr_optim_args {
  * does. */
 accrue_status acr_optim_step(acr_optim *optim, const acr_optim_args *args, accrue_error *err);
 
-/* exact.c ---------------------------------------------------------------------------------- */
+/* muon.c ----------------------------------------------------------------------------------- */
 
-/* A sum of numbers below ACR_EXACT_LIMIT, the same to the bit whatever their order. */
-typedef struct acr_exact {
-    int64_t high, low;
-} acr_exact;
-#define ACR_EXACT_LIMIT 0x1p24
-enum { ACR_EXACT_TERMS = 1 << 15 }; /* at most */
+/* Muon for matrices with both sides > 1 whose names have none of embed_tokens, lm_head, codebook,
+ * markov_w1, markov_w2. */
+bool acr_muon_takes(const char *name, int64_t rows, int64_t cols);
 
-/* Element by element of arrays of n. */
-void acr_exact_add(acr_exact *sum, acr_dtype t, const void *terms, int64_t n);
-void acr_exact_merge(acr_exact *sum, const acr_exact *other, int64_t n);
-void acr_exact_value(acr_dtype t, void *out, const acr_exact *sum, int64_t n);
-/* The same on the pool. */
-void acr_exact_add_all(acr_exact *sum, acr_dtype t, const void *terms, int64_t n);
-void acr_exact_value_all(acr_dtype t, void *out, acr_exact *sum, int64_t n);
-/* The first element that is NaN or not below `limit` in size; -1: none. */
-int64_t acr_find_unfit(acr_dtype t, const void *x, int64_t n, double limit);
+typedef struct acr_muon acr_muon; /* scratch, and which rank orthogonalises what */
 
-/* dist.c ----------------------------------------------------------------------------------- */
-
-/* How several ranks train one model: where gradients are summed, and where weights come from.
- *
- * Collectives are the same on every rank whatever its micro-batches hold, because their order comes
- * from the largest micro-batch alone: a rank that leaves a group unused, has failed, or has no
- * micro-batch at all takes its part in all of them (docs/ARCHITECTURE.md, "Ranks"). */
-typedef struct acr_dist acr_dist;
-
-typedef struct acr_dist_options {
-    bool defer_reduce; /* sharded: whole gradients on every rank until the boundary */
-    bool reproducible; /* sums over micro-batches are exact */
-} acr_dist_options;
-
-accrue_status acr_dist_create(acr_dist **out, acr_model *m, accrue_comm *comm,
-                              const acr_dist_options *o, accrue_error *err);
-void acr_dist_free(acr_dist *d);
-/* With the records of the largest micro-batch on the tape: the order of the collectives, and memory
- * for all that comes.  The tape calls the hooks from here on. */
-accrue_status acr_dist_plan(acr_dist *d, acr_tape *t, accrue_error *err);
-
-/* Empties what has been summed.  Waits for what is under way. */
-accrue_status acr_dist_begin_window(acr_dist *d, accrue_error *err);
-/* Around each micro-batch, or its place where there is none; `last` of the window.  `end` takes this
- * rank's part in what is left of the collectives; ENUMERIC for a gradient that is not finite. */
-void acr_dist_begin(acr_dist *d, bool backward, bool last);
-accrue_status acr_dist_end(acr_dist *d, accrue_error *err);
-/* Behind the last one: the window's gradient is in the groups' accumulators. */
-accrue_status acr_dist_finish(acr_dist *d, accrue_error *err);
-/* After the masters have changed.  [collective] */
-accrue_status acr_dist_refresh(acr_dist *d, accrue_error *err);
-/* Memory beyond the model's own, and how much of it --defer-reduce costs. */
-int64_t acr_dist_bytes(const acr_dist *d, int64_t *deferred);
+/* *out is NULL where no parameter is Muon's. */
+accrue_status acr_muon_create(acr_muon **out, const accrue_window_options *opt,
+                              const acr_window_param *params, int n_params, acr_block *blocks,
+                              accrue_comm *comm, accrue_error *err);
+void acr_muon_free(acr_muon *muon);
+/* [collective] */
+accrue_status acr_muon_step(acr_muon *muon, const acr_optim_args *args, accrue_error *err);
 
 /* options.c -------------------------------------------------------------------------------- */
 
@@ -300,25 +267,6 @@ accrue_status acr_left_out_told(accrue_run *run, accrue_error *err);
 accrue_status acr_run_leave_out(accrue_run *run, acr_epoch *e, int64_t from, int64_t to,
                                 int64_t *dropped, accrue_error *err);
 
-/* ranks.c ---------------------------------------------------------------------------------- */
-
-typedef accrue_status (*acr_rank_main)(accrue_comm *comm, void *ctx, accrue_error *err);
-/* Runs rank_main on each of so many ranks, rank 0 on the calling thread.  The first failure. */
-accrue_status acr_ranks_run(int ranks, double timeout, acr_rank_main rank_main, void *ctx,
-                            accrue_error *err);
-
-/* agree.c ---------------------------------------------------------------------------------- */
-
-/* OK where it is so on all ranks, else the status and message of the first that failed, on all. */
-accrue_status acr_agree(accrue_comm *comm, const char *what, accrue_status st, accrue_error *err);
-/* `st` with the message that rank `root` has in *err, on all. */
-accrue_status acr_agree_message(accrue_comm *comm, int root, accrue_status st, accrue_error *err);
-/* The ranks' texts (may be NULL) one behind the other; the caller frees it. */
-accrue_status acr_agree_texts(char **out, accrue_comm *comm, const char *what, const char *own,
-                              accrue_error *err);
-/* EMISMATCH where a rank has another value than the first, on all. */
-accrue_status acr_agree_equal(accrue_comm *comm, const char *what, uint64_t own, accrue_error *err);
-
 /* setup.c ---------------------------------------------------------------------------------- */
 
 /* Data set, vocabulary and model as the options ask for them. */
@@ -373,7 +321,7 @@ accrue_status acr_training_state_agrees(const acr_training_state *saved,
 uint64_t acr_epochs_fingerprint(const acr_epochs *e, const acr_dataset *d);
 uint64_t acr_epoch_hash(const acr_epoch *e);
 
-/* One array of state.safetensors; `data` is this rank's share of it, elements [begin, begin + n). */
+/* One array of state.safetensors; `data` is this rank's share: elements [begin, begin + n). */
 typedef struct acr_state_array {
     acr_tensor t; /* whole; its name is owned */
     const acr_param *param;
@@ -446,8 +394,8 @@ typedef struct acr_save_result {
     int64_t bytes;
 } acr_save_result;
 
-/* A checkpoint being written by rank 0.  Model and window must stay, and no optimizer step be taken, until
- * acr_save_detach or acr_save_finish has returned. */
+/* A checkpoint being written by rank 0.  Model and window must stay, and no optimizer step be
+ * taken, until acr_save_detach or acr_save_finish has returned. */
 typedef struct acr_save acr_save;
 
 accrue_status acr_save_begin(acr_save **out, const char *dir, acr_model *m,
@@ -488,8 +436,7 @@ void acr_weigh(acr_weighting *out, const acr_eagle3_options *o, accrue_loss_norm
 accrue_status acr_micro_batch(accrue_metrics *out, acr_model *m, acr_tape *t, const acr_batch *b,
                               const acr_eagle3_options *o, const acr_weighting *w, bool backward,
                               accrue_error *err);
-accrue_status acr_register_params(accrue_window *w, acr_model *m, accrue_comm *comm,
-                                  accrue_error *err);
+accrue_status acr_register_params(accrue_window *w, acr_model *m, accrue_error *err);
 
 /* The smallest micro-batch of the latest validation, and what it gave. */
 typedef struct acr_proof {
@@ -548,7 +495,8 @@ struct accrue_run {
     accrue_metrics window_metrics;
 
     double started, data_seconds, compute_seconds, optimizer_seconds;
-    double norm, lr, muon_lr; /* of the latest step */
+    acr_comm_counters comm_before; /* the window */
+    double norm, lr, muon_lr;      /* of the latest step */
     int64_t skipped_nonfinite;
     int64_t empty_told; /* windows without weight that a notice was given of */
 
@@ -610,6 +558,12 @@ accrue_status acr_emit(accrue_run *run, accrue_event_kind kind, const accrue_met
 accrue_status acr_notice(accrue_run *run, accrue_error *err, const char *format, ...)
     ACR_PRINTF(3, 4);
 
+/* foresight.c ------------------------------------------------------------------------------ */
+
+void acr_plan_model(accrue_run *run);
+/* Ranks and memory, with all open that a run takes before its first step.  [collective] */
+accrue_status acr_plan_memory(accrue_run *run, accrue_error *err);
+
 /* fill.c ----------------------------------------------------------------------------------- */
 
 /* For windows of up to `window` micro-batches. */
@@ -652,6 +606,23 @@ accrue_status acr_keep_best_alone(accrue_run *run, accrue_error *err);
 /* Does what follows the save under way once it is written, which `wait` waits for.  A failure is
  * an error or a notice, as --on-save-error says. */
 accrue_status acr_run_settle(accrue_run *run, bool wait, accrue_error *err);
+
+/* verify.c, verify_ranks.c ----------------------------------------------------------------- */
+
+/* What several ranks have made of the first windows of epoch 0: all trainable parameters one behind
+ * the other, in the model's precision. */
+typedef struct acr_proof_ranks {
+    void
+        *gradient[2]; /* accumulated; [1] NULL: there is no second window with a supervised token */
+    void *updated;    /* masters after the first step */
+} acr_proof_ranks;
+
+accrue_status acr_proof_on_ranks(acr_proof_ranks *out, const accrue_train_options *opt,
+                                 accrue_error *err);
+void acr_proof_ranks_free(acr_proof_ranks *p);
+/* Accumulates windows as training does until one has a supervised token.  [collective] */
+accrue_status acr_proof_accumulate(accrue_run *run, accrue_error *err);
+int64_t acr_proof_elements(const acr_model *m);
 
 /* resume.c --------------------------------------------------------------------------------- */
 

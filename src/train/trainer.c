@@ -474,7 +474,8 @@ typedef struct training {
     accrue_train_options opt;
     acr_resume found;
     accrue_run *run;
-    int lock; /* of save_path, on rank 0 */
+    int lock;    /* of save_path, on rank 0 */
+    bool agreed; /* all ranks know of the failure */
 } training;
 
 static accrue_status find_checkpoint(training *t, accrue_error *err)
@@ -515,13 +516,17 @@ static accrue_status train(training *t, accrue_event_cb cb, void *payload, accru
 
     if (accrue_comm_rank(t->opt.comm) == 0)
         st = find_checkpoint(t, err);
+    t->agreed = true;
     ACR_TRY(acr_agree(t->opt.comm, "where to go on", st, err));
+    t->agreed = false;
     ACR_TRY(acr_resume_share(&t->found, t->opt.comm, err));
     if (t->found.weights_only)
         t->opt.from_pretrained = t->found.dir;
     else
         from = t->found.dir;
+    t->agreed = true;
     ACR_TRY(acr_run_open(&t->run, &t->opt, from, cb, payload, err));
+    t->agreed = false;
     t->run->obeys = true;
     ACR_TRY(prepare_save_path(t, err));
     ACR_TRY(resume(t->run, &t->found, &at, err));
@@ -546,7 +551,7 @@ static accrue_status train_rank(const accrue_train_options *opt, accrue_event_cb
     accrue_error why = {0};
     accrue_status st = train(&t, cb, payload, &why);
 
-    if (st && !(t.run && t.run->agreed))
+    if (st && !t.agreed && !(t.run && t.run->agreed))
         st = acr_comm_fail(opt->comm, st, &why);
     if (t.run) {
         t.run->cb = NULL;
@@ -591,33 +596,5 @@ accrue_status accrue_train(const accrue_train_options *given, accrue_event_cb cb
         st = train_rank(&opt, cb, payload, err);
 
 cleanup:
-    return st;
-}
-
-accrue_status accrue_train_dry_run(accrue_train_plan *out, const accrue_train_options *opt,
-                                   accrue_event_cb cb, void *payload, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    acr_save_content content = {.state = NULL};
-    acr_save_result result = {0};
-    acr_save *save_only = NULL;
-    accrue_run *run = NULL;
-
-    memset(out, 0, sizeof *out);
-    if (opt->resume_from)
-        return acr_fail(err, ACCRUE_EINVAL, "--resume-from \"%s\": a dry run goes on from nothing",
-                        opt->resume_from);
-    ACR_TRY(acr_train_options_check(opt, err));
-    ACR_TRY(acr_checkpoint_vacant(opt->save_path, err));
-    ACR_TRY(accrue_run_open(&run, opt, cb, payload, err));
-    if (opt->dump_batch_plan)
-        ACR_TRY(acr_epochs_dump(&run->epochs, opt->epochs, opt->dump_batch_plan, err));
-    ACR_TRY(acr_save_begin(&save_only, opt->save_path, run->setup.model, &content, err));
-    ACR_TRY(acr_save_finish(save_only, &result, err));
-    ACR_TRY(acr_emit(run, ACCRUE_EVENT_CHECKPOINT, NULL, opt->save_path, err));
-    *out = run->plan;
-
-cleanup:
-    accrue_run_free(run);
     return st;
 }

@@ -214,7 +214,7 @@ typedef struct word {
     int32_t at_row, asked;
 } word;
 
-/* Whether any rank met with a row at fault, and the most urgent of what callbacks have asked for. */
+/* Whether any rank met with a row at fault, and what callbacks have asked for most urgently. */
 static accrue_status meet(accrue_run *run, const validation *x, bool *at_row, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;

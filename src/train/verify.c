@@ -18,6 +18,10 @@
  * counts in full in the update, with the few digits that it has in f32. */
 static const double bound_f64 = 1e-10, bound_f32 = 1e-3, update_bound_f32 = 0.1;
 
+/* Relative to the largest gradient of all, against the sum of the micro-batches' own gradients:
+ * only the additions over micro-batches are in question here, some roundings of the accumulator. */
+static const double parts_bound_f64 = 1e-14, parts_bound_f32 = 5e-7;
+
 /* Copies of the model's arrays, one block for all trainable parameters. */
 typedef struct snapshot {
     void *data;
@@ -27,6 +31,7 @@ typedef struct proof {
     accrue_run *run;
     acr_loader *loader; /* with room for the whole window */
     acr_tape tape;
+    acr_proof_ranks of_ranks;
     snapshot start;       /* masters before the step */
     snapshot gradient;    /* of the reference */
     snapshot accumulated; /* of the window */
@@ -34,7 +39,7 @@ typedef struct proof {
     double *sum;          /* f64 mean of separate gradients */
 } proof;
 
-static int64_t elements(const acr_model *m)
+int64_t acr_proof_elements(const acr_model *m)
 {
     int64_t n = 0;
 
@@ -76,7 +81,7 @@ static accrue_status proof_open(proof *p, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     acr_model *m = p->run->setup.model;
-    size_t bytes = (size_t)elements(m) * acr_dtype_bytes(m->real);
+    size_t bytes = (size_t)acr_proof_elements(m) * acr_dtype_bytes(m->real);
     snapshot *all[] = {&p->start, &p->gradient, &p->accumulated, &p->updated};
     acr_loader_options loader = {.states_dir = p->run->setup.states_dir,
                                  .shape = p->run->setup.shape};
@@ -87,9 +92,10 @@ static accrue_status proof_open(proof *p, accrue_error *err)
     for (int i = 0; i < ACR_COUNT(all); i++)
         if (!(all[i]->data = acr_malloc(bytes)))
             return acr_enomem(err, bytes, "a copy of the parameters");
-    p->sum = acr_calloc((size_t)elements(m), sizeof *p->sum);
+    p->sum = acr_calloc((size_t)acr_proof_elements(m), sizeof *p->sum);
     if (!p->sum)
-        return acr_enomem(err, (size_t)elements(m) * sizeof *p->sum, "the reference gradient");
+        return acr_enomem(err, (size_t)acr_proof_elements(m) * sizeof *p->sum,
+                          "the reference gradient");
     loader.shape.total_seq_len *= window;
     ACR_TRY(acr_loader_create(&p->loader, p->run->setup.data, &loader, err));
     ACR_TRY(acr_tape_init(&p->tape, p->run->opt.compute, err));
@@ -109,31 +115,60 @@ static void proof_close(proof *p)
     acr_tape_free(&p->tape);
 }
 
-/* Accumulates windows as training does until one has a supervised token; its gradient is kept. */
-static accrue_status accumulate(proof *p, accrue_verify_report *out, accrue_error *err)
+accrue_status acr_proof_accumulate(accrue_run *run, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    accrue_metrics metrics;
     int64_t before = 0;
 
     do {
-        if (!accrue_run_next(p->run))
+        if (!accrue_run_next(run))
             return acr_fail(
                 err, ACCRUE_EINVAL,
                 "no window of epoch 0 has a supervised token: there is nothing to prove");
-        before = accrue_window_empty(p->run->window);
-        out->micro_batches = out->tokens = out->supervised_tokens = 0;
-        do {
-            ACR_TRY(accrue_run_forward_backward(p->run, &metrics, err));
-            out->micro_batches++;
-            out->tokens += metrics.tokens;
-            out->supervised_tokens += metrics.supervised_tokens;
-        } while (!accrue_window_at_boundary(p->run->window));
-    } while (accrue_window_empty(p->run->window) > before);
-    move(p->run->setup.model, &p->accumulated, SAVE_GRAD);
+        before = accrue_window_empty(run->window);
+        do
+            ACR_TRY(accrue_run_forward_backward(run, NULL, err));
+        while (!accrue_window_at_boundary(run->window));
+    } while (accrue_window_empty(run->window) > before);
 
 cleanup:
     return st;
+}
+
+/* The window's gradient, of the ranks where there are several: `index` is 0 for the first. */
+static accrue_status accumulate(proof *p, int index, accrue_verify_report *out, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    const accrue_run *run = p->run;
+    const size_t bytes =
+        (size_t)acr_proof_elements(run->setup.model) * acr_dtype_bytes(run->setup.model->real);
+
+    ACR_TRY(acr_proof_accumulate(p->run, err));
+    out->micro_batches = run->window_size;
+    out->tokens = run->window_metrics.tokens;
+    out->supervised_tokens = run->window_metrics.supervised_tokens;
+    if (p->of_ranks.gradient[index])
+        memcpy(p->accumulated.data, p->of_ranks.gradient[index], bytes);
+    else
+        move(run->setup.model, &p->accumulated, SAVE_GRAD);
+
+cleanup:
+    return st;
+}
+
+typedef struct extreme {
+    double difference, largest;
+} extreme;
+
+static void note(extreme *e, double got, double expected, double size)
+{
+    double d = fabs(got - expected);
+
+    /* A NaN must not get lost in a comparison that is false. */
+    if (!(d <= e->difference))
+        e->difference = d;
+    if (fabs(size) > e->largest)
+        e->largest = fabs(size);
 }
 
 /* token: every document of the window in one micro-batch, with the window's denominators. */
@@ -191,32 +226,47 @@ static void sum_to_grad(proof *p)
     }
 }
 
-/* microbatch: each gradient alone, then the mean. */
-static accrue_status separate_batches(proof *p, accrue_error *err)
+/* The window's gradient as the sum of its micro-batches' own, each computed alone: as a mean of its
+ * own that is divided here, or (`weighted`) with the weight that it has in the window. */
+static accrue_status separate_batches(proof *p, bool weighted, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     accrue_run *run = p->run;
+    const accrue_loss_normalization norm = run->opt.window.loss_normalization;
+    const int64_t n = weighted ? run->window_live : 1;
     int64_t counts[ACCRUE_MAX_TTT_STEPS];
     const acr_batch *b = NULL;
     accrue_metrics metrics;
     acr_weighting w;
 
-    memset(p->sum, 0, (size_t)elements(run->setup.model) * sizeof *p->sum);
+    memset(p->sum, 0, (size_t)acr_proof_elements(run->setup.model) * sizeof *p->sum);
     ACR_TRY(acr_loader_start(run->loader, &run->current, NULL, run->window_first,
                              run->window_first + run->window_size, err));
     for (int64_t i = 0; i < run->window_size; i++) {
         ACR_TRY(acr_loader_next(&b, run->loader, err));
         acr_eagle3_counts(b, &run->setup.eagle3, counts);
-        acr_weigh(&w, &run->setup.eagle3, ACCRUE_NORMALIZE_MICROBATCH, counts, counts, 1);
+        acr_weigh(&w, &run->setup.eagle3, norm, counts, run->window_counts, n);
         acr_model_zero_grad(run->setup.model);
         ACR_TRY(acr_micro_batch(&metrics, run->setup.model, &p->tape, b, &run->setup.eagle3, &w,
                                 true, err));
-        add_to_sum(p, run->window_size);
+        add_to_sum(p, weighted ? 1 : run->window_live);
     }
-    sum_to_grad(p);
 
 cleanup:
     return st;
+}
+
+/* Over all parameters: the accumulated gradient against the sum of the parts. */
+static void compare_parts(const proof *p, accrue_verify_report *out)
+{
+    const acr_model *m = p->run->setup.model;
+    const int64_t n = acr_proof_elements(m);
+    extreme e = {.difference = out->parts_max_abs, .largest = out->grad_max};
+
+    for (int64_t i = 0; i < n; i++)
+        note(&e, at(m->real, p->accumulated.data, i), p->sum[i], p->sum[i]);
+    out->parts_max_abs = e.difference;
+    out->grad_max = e.largest;
 }
 
 /* One step of a fresh optimizer on the gradient now in the model's accumulators. */
@@ -232,7 +282,7 @@ static accrue_status step_once(proof *p, accrue_error *err)
     if (!o.muon_ns_dtype)
         o.muon_ns_dtype = p->run->opt.compute;
     ACR_TRY(accrue_window_create(&w, &o, err));
-    ACR_TRY(acr_register_params(w, p->run->setup.model, NULL, err));
+    ACR_TRY(acr_register_params(w, p->run->setup.model, err));
     acr_window_begin(w);
     move(p->run->setup.model, &p->gradient, LOAD_GRAD);
     ACR_TRY(acr_window_count(w, 0.0, true, err));
@@ -242,21 +292,6 @@ static accrue_status step_once(proof *p, accrue_error *err)
 cleanup:
     accrue_window_free(w);
     return st;
-}
-
-typedef struct extreme {
-    double difference, largest;
-} extreme;
-
-static void note(extreme *e, double got, double expected, double size)
-{
-    double d = fabs(got - expected);
-
-    /* A NaN must not get lost in a comparison that is false. */
-    if (!(d <= e->difference))
-        e->difference = d;
-    if (fabs(size) > e->largest)
-        e->largest = fabs(size);
 }
 
 /* A NaN is the worst there is. */
@@ -320,14 +355,22 @@ static void compare(const proof *p, accrue_verify_report *out, bool update)
     }
 }
 
-static accrue_status reference(proof *p, accrue_error *err)
+static accrue_status reference(proof *p, accrue_verify_report *out, accrue_error *err)
 {
-    accrue_status st = p->run->opt.window.loss_normalization == ACCRUE_NORMALIZE_TOKEN
-                           ? one_batch(p, err)
-                           : separate_batches(p, err);
+    accrue_status st = ACCRUE_OK;
 
-    if (!st)
-        move(p->run->setup.model, &p->gradient, SAVE_GRAD);
+    ACR_TRY(separate_batches(p, true, err));
+    compare_parts(p, out);
+    if (p->run->opt.window.loss_normalization == ACCRUE_NORMALIZE_TOKEN) {
+        ACR_TRY(one_batch(p, err));
+    } else {
+        /* Rounded to bf16, a gradient times 1/N is not the N-th of the gradient. */
+        ACR_TRY(separate_batches(p, p->run->opt.compute == ACCRUE_BF16, err));
+        sum_to_grad(p);
+    }
+    move(p->run->setup.model, &p->gradient, SAVE_GRAD);
+
+cleanup:
     return st;
 }
 
@@ -339,12 +382,15 @@ static accrue_status prove_first(proof *p, accrue_verify_report *out, accrue_err
 
     ACR_TRY(accrue_run_epoch(p->run, 0, err));
     move(m, &p->start, SAVE_MASTER);
-    ACR_TRY(accumulate(p, out, err));
+    ACR_TRY(accumulate(p, 0, out, err));
     ACR_TRY(accrue_run_clip(p->run, NULL, err));
     ACR_TRY(accrue_run_step(p->run, NULL, err));
     move(m, &p->updated, SAVE_MASTER);
+    if (p->of_ranks.updated)
+        memcpy(p->updated.data, p->of_ranks.updated,
+               (size_t)acr_proof_elements(m) * acr_dtype_bytes(m->real));
     move(m, &p->start, LOAD_MASTER);
-    ACR_TRY(reference(p, err));
+    ACR_TRY(reference(p, out, err));
     ACR_TRY(step_once(p, err));
     compare(p, out, true);
 
@@ -367,13 +413,13 @@ static accrue_status prove_second(proof *p, accrue_verify_report *out, accrue_er
         acr_loader_start(p->run->loader, &p->run->current, NULL, p->run->next, p->run->used, err));
     if (!accrue_run_next(p->run))
         goto cleanup;
-    st = accumulate(p, &second, NULL);
+    st = accumulate(p, 1, &second, NULL);
     if (st == ACCRUE_EINVAL) {
         st = ACCRUE_OK; /* nothing supervised is left */
         goto cleanup;
     }
     ACR_TRY(st);
-    ACR_TRY(reference(p, err));
+    ACR_TRY(reference(p, out, err));
     compare(p, out, false);
 
 cleanup:
@@ -384,21 +430,36 @@ accrue_status accrue_verify(accrue_verify_report *out, const accrue_train_option
                             accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    accrue_train_options o = *opt;
+    accrue_train_options o;
     proof p = {0};
 
     memset(out, 0, sizeof *out);
+    ACR_TRY(acr_train_options_check(opt, err));
+    acr_train_options_resolve(&o, opt);
+    out->ranks = o.ranks > 1 ? o.ranks : 1;
+    out->sharded = out->ranks > 1 && o.fsdp_shard;
+    out->n = o.window.gradient_accumulation_steps;
     /* The first step of a warm-up has a learning rate of 0: its update would prove nothing. */
     o.window.scheduler = ACCRUE_SCHEDULE_NONE;
     o.scheduler_warmup_steps = 0;
     o.scheduler_warmup_ratio = (double)NAN;
+    if (out->ranks > 1)
+        ACR_TRY(acr_proof_on_ranks(&p.of_ranks, &o, err));
+    /* The references, and the place of the windows, are those of one rank. */
+    o.window.gradient_accumulation_steps *= out->ranks;
+    o.ranks = 1;
+    o.global_window = 0;
+    o.fsdp_shard = false;
     ACR_TRY(accrue_run_open(&p.run, &o, NULL, NULL, err));
-    out->n = opt->window.gradient_accumulation_steps;
+    out->epoch_micro_batches = p.run->plan.first_epoch_micro_batches;
+    out->epoch_steps = p.run->plan.first_epoch_steps;
+    out->parts_bound = opt->compute == ACCRUE_F64 ? parts_bound_f64 : parts_bound_f32;
     out->bound = opt->compute == ACCRUE_F64 ? bound_f64 : bound_f32;
     out->update_bound = opt->compute == ACCRUE_F64 ? bound_f64 : update_bound_f32;
     ACR_TRY(proof_open(&p, err));
     ACR_TRY(prove_first(&p, out, err));
     ACR_TRY(prove_second(&p, out, err));
+    out->pass = out->pass && out->parts_max_abs <= out->parts_bound * out->grad_max;
     if (!out->pass)
         st = acr_fail(err, ACCRUE_EVERIFY,
                       "the accumulated gradient or update differs from the reference by more than "
@@ -407,6 +468,7 @@ accrue_status accrue_verify(accrue_verify_report *out, const accrue_train_option
 
 cleanup:
     proof_close(&p);
+    acr_proof_ranks_free(&p.of_ranks);
     accrue_run_free(p.run);
     return st;
 }

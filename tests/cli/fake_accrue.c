@@ -10,10 +10,10 @@
 #include <sys/stat.h>
 #include <time.h>
 
-static const char *const status_names[] = {"ACCRUE_OK",        "ACCRUE_ENOMEM",  "ACCRUE_EINVAL",
-                                           "ACCRUE_ESTATE",    "ACCRUE_EIO",     "ACCRUE_EFORMAT",
-                                           "ACCRUE_EMISMATCH", "ACCRUE_ENOTSUP", "ACCRUE_ENUMERIC",
-                                           "ACCRUE_ECANCELED", "ACCRUE_EVERIFY", "ACCRUE_ENOSPACE"};
+static const char *const status_names[] = {
+    "ACCRUE_OK",      "ACCRUE_ENOMEM",    "ACCRUE_EINVAL",  "ACCRUE_ESTATE",   "ACCRUE_EIO",
+    "ACCRUE_EFORMAT", "ACCRUE_EMISMATCH", "ACCRUE_ENOTSUP", "ACCRUE_ENUMERIC", "ACCRUE_ECANCELED",
+    "ACCRUE_EVERIFY", "ACCRUE_ENOSPACE",  "ACCRUE_ECOMM"};
 
 static int threads = -1;
 
@@ -25,6 +25,71 @@ const char *accrue_version(void)
 void accrue_set_threads(int n)
 {
     threads = n;
+}
+
+/* Ranks: as many as the environment says that MPI knows of; each stands alone. */
+struct accrue_comm {
+    int rank, size;
+};
+
+accrue_status accrue_comm_open_mpi(accrue_comm **out, double timeout, accrue_error *err)
+{
+    const char *mpi = getenv("FAKE_ACCRUE_MPI");
+    accrue_comm *c = NULL;
+
+    (void)timeout;
+    *out = NULL;
+    if (!mpi) {
+        err->status = ACCRUE_ENOTSUP;
+        snprintf(err->message, sizeof err->message, "this build has no MPI; one made with it has");
+        return err->status;
+    }
+    c = calloc(1, sizeof *c);
+    if (!c || sscanf(mpi, "%d %d", &c->rank, &c->size) != 2)
+        abort();
+    *out = c;
+    return ACCRUE_OK;
+}
+
+void accrue_comm_free(accrue_comm *comm)
+{
+    free(comm);
+}
+
+int accrue_comm_rank(const accrue_comm *comm)
+{
+    return comm ? comm->rank : 0;
+}
+
+int accrue_comm_size(const accrue_comm *comm)
+{
+    return comm ? comm->size : 1;
+}
+
+int accrue_comm_local_size(const accrue_comm *comm)
+{
+    return accrue_comm_size(comm);
+}
+
+/* Of a machine with eight. */
+accrue_status accrue_comm_cores(int *out, accrue_comm *comm, accrue_error *err)
+{
+    (void)err;
+    *out = 8 / accrue_comm_size(comm);
+    return ACCRUE_OK;
+}
+
+accrue_status accrue_comm_greatest(int *out, accrue_comm *comm, int value, accrue_error *err)
+{
+    (void)comm;
+    (void)err;
+    *out = value;
+    return ACCRUE_OK;
+}
+
+bool accrue_comm_reports(accrue_comm *comm)
+{
+    return accrue_comm_rank(comm) == 0;
 }
 
 void accrue_train_options_init(accrue_train_options *opt, size_t struct_size)
@@ -50,6 +115,7 @@ void accrue_train_options_init(accrue_train_options *opt, size_t struct_size)
                    .scheduler = ACCRUE_SCHEDULE_LINEAR,
                    .num_cosine_cycles = 0.5},
         .seed = 42,
+        .comm_timeout = 600,
         .norm_before_residual = true,
         .norm_before_fc = -1,
         .norm_output = -1,
@@ -109,7 +175,7 @@ static accrue_status fail_as(const char *verifier, const char *prefix, accrue_er
 
     if (strncmp(verifier, prefix, len) != 0)
         return ACCRUE_OK;
-    for (int s = 1; s <= ACCRUE_ENOSPACE; s++)
+    for (int s = 1; s <= ACCRUE_ECOMM; s++)
         if (strcmp(status_names[s], verifier + len) == 0) {
             err->status = (accrue_status)s;
             snprintf(err->message, sizeof err->message, "%s: broken on purpose", verifier);
@@ -157,6 +223,11 @@ static void dump_options(const accrue_train_options *o)
             (long long)o->epochs, (long long)o->max_steps, o->save_path,
             o->batch_plan ? o->batch_plan : "", o->dump_batch_plan ? o->dump_batch_plan : "",
             o->from_pretrained ? o->from_pretrained : "");
+    fprintf(f,
+            "ranks=%d\nsize=%d\nshard=%d\ndefer=%d\nreproducible=%d\nglobal_window=%lld\n"
+            "comm_timeout=%.17g\n",
+            o->ranks, accrue_comm_size(o->comm), o->fsdp_shard, o->defer_reduce, o->reproducible,
+            (long long)o->global_window, o->comm_timeout);
     fclose(f);
 }
 
@@ -208,6 +279,10 @@ static accrue_train_plan made_up_plan(const accrue_train_options *o)
                                    o->epochs * (40 % o->window.gradient_accumulation_steps),
                                .schedule_total_steps = o->epochs * steps,
                                .warmup_steps = o->epochs * steps / 100,
+                               .ranks = o->ranks > 1 ? o->ranks : accrue_comm_size(o->comm),
+                               .window = o->window.gradient_accumulation_steps *
+                                         (o->ranks > 1 ? o->ranks : accrue_comm_size(o->comm)),
+                               .rank_bytes = 81460224,
                                .peak_bytes = 712345678,
                                .vocab_size = 49152,
                                .draft_vocab_size = 8192};
@@ -275,7 +350,10 @@ accrue_status accrue_train(const accrue_train_options *o, accrue_event_cb cb, vo
 {
     listener l = {.cb = cb, .payload = payload};
     accrue_train_plan plan = made_up_plan(o);
-    accrue_event e = {.kind = ACCRUE_EVENT_START, .plan = &plan, .micro_batches = 40};
+    accrue_event e = {.kind = ACCRUE_EVENT_START,
+                      .rank = accrue_comm_rank(o->comm),
+                      .plan = &plan,
+                      .micro_batches = 40};
     accrue_status st = fail_as(o->verifier, "fail-", err);
 
     dump_options(o);

@@ -103,7 +103,11 @@ static const struct {
      "how long the warm-up is"},
     {V "--on-missing generate", "--on-missing generate is not supported yet"},
     {V "--speculator-type dflash", "--speculator-type dflash is not supported yet"},
-    {V "--fsdp-shard", "--fsdp-shard is not supported yet"},
+    {V "--gradient-accumulation-steps 2 --global-window 8",
+     "--gradient-accumulation-steps 2 and --global-window 8 exclude each other: both say how long "
+     "the window is"},
+    {V "--ranks 0", "--ranks: 0, a whole number of at least 1 and at most 1024 expected"},
+    {V "--comm-timeout -1", "--comm-timeout: -1, a number of at least 0 expected"},
     {V "--gradient-checkpointing", "--gradient-checkpointing is not supported yet"},
     {V "--resume-from-checkpoint",
      "unknown flag --resume-from-checkpoint; did you mean --no-resume-from-checkpoint?"},

@@ -177,6 +177,38 @@ static void test_values_refused(void **state)
 }
 
 /* What accrue lacks is refused in a file as on the command line, and so is what has no meaning. */
+/* In the peer's section and by its name; accrue's own beside it. */
+static void test_ranks(void **state)
+{
+    (void)state;
+    setenv("FAKE_ACCRUE_OPTIONS", "options.txt", 1);
+    assert_int_equal(run_with("train:\n  trainer:\n    fsdp_shard: true\n    ranks: 4\n"
+                              "    defer_reduce: true\n    reproducible: true\n"
+                              "    global_window: 8\n    comm_timeout: 30\n",
+                              "train --dry-run " V),
+                     0);
+    assert_string_equal(err, "");
+    expect_option("ranks=4");
+    expect_option("shard=1");
+    expect_option("defer=1");
+    expect_option("reproducible=1");
+    expect_option("global_window=8");
+    expect_option("comm_timeout=30");
+    assert_int_equal(run_with("train:\n  trainer:\n    fsdp_shard: true\n    ranks: 4\n",
+                              "train --dry-run --no-fsdp-shard --ranks 2 " V),
+                     0);
+    expect_option("ranks=2");
+    expect_option("shard=0");
+    expect_refused("train:\n  trainer:\n    ranks: 2000\n", "train " V,
+                   "c.yaml:3: train.trainer.ranks: 2000, a whole number of at least 1 and at most "
+                   "1024 expected");
+    expect_refused("train:\n  trainer:\n    global_window: 8\n",
+                   "train --gradient-accumulation-steps 2 " V,
+                   "--gradient-accumulation-steps 2 and c.yaml:3: train.trainer.global_window: 8 "
+                   "exclude each other: both say how long the window is");
+    unsetenv("FAKE_ACCRUE_OPTIONS");
+}
+
 static void test_unsupported(void **state)
 {
     static const fault faults[] = {
@@ -184,8 +216,8 @@ static void test_unsupported(void **state)
          "c.yaml:2: train.speculator_type: dflash is not supported yet"},
         {"train:\n  generation:\n    on_missing: generate\n",
          "c.yaml:3: train.generation.on_missing: generate is not supported yet"},
-        {"train:\n  trainer:\n    fsdp_shard: yes\n",
-         "c.yaml:3: train.trainer.fsdp_shard: true is not supported yet"},
+        {"train:\n  trainer:\n    gradient_checkpointing: yes\n",
+         "c.yaml:3: train.trainer.gradient_checkpointing: true is not supported yet"},
         {"train:\n  draft:\n    token_freq_path: f.pt\n",
          "c.yaml:3: train.draft.token_freq_path: f.pt is not supported yet"},
     };
@@ -413,12 +445,13 @@ static void test_verify(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a22_misspelt_flag), cmocka_unit_test(a22_misspelt_keys),
-        cmocka_unit_test(a22_wrong_section), cmocka_unit_test(a22_written_as_flags),
-        cmocka_unit_test(test_values_refused),    cmocka_unit_test(test_unsupported),
-        cmocka_unit_test(test_yaml_values),       cmocka_unit_test(test_yaml_refused),
-        cmocka_unit_test(test_large_files),       cmocka_unit_test(test_stages),
-        cmocka_unit_test(test_precedence),        cmocka_unit_test(test_verify),
+        cmocka_unit_test(a22_misspelt_flag),   cmocka_unit_test(a22_misspelt_keys),
+        cmocka_unit_test(a22_wrong_section),   cmocka_unit_test(a22_written_as_flags),
+        cmocka_unit_test(test_values_refused), cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_unsupported),    cmocka_unit_test(test_yaml_values),
+        cmocka_unit_test(test_yaml_refused),   cmocka_unit_test(test_large_files),
+        cmocka_unit_test(test_stages),         cmocka_unit_test(test_precedence),
+        cmocka_unit_test(test_verify),
     };
 
     return cmocka_run_group_tests_name("cli_config", tests, NULL, NULL);

@@ -100,6 +100,7 @@ static void test_every_flag(void **state)
         "--best-metric acceptance --keep 3 --on-save-error continue --grace 2.5 "
         "--on-bad skip --max-bad 5 --check-bytes 6 --lock-timeout 0.5 "
         "--logger csv --log-dir l --run-name n "
+        "--ranks 3 --fsdp-shard --defer-reduce --reproducible --comm-timeout 7.5 "
         "--no-resume-from-checkpoint --resume-from r";
     char line[2000], direct[OUTPUT_BYTES], dumped[OUTPUT_BYTES];
 
@@ -111,8 +112,11 @@ static void test_every_flag(void **state)
     assert_int_equal(run(line), 0);
     memcpy(dumped, out, sizeof dumped);
     char *unset = strstr(dumped, "null");
-    assert_non_null(unset); /* the one that a given one excludes */
+    assert_non_null(unset); /* those that a given one excludes */
     expect_text(dumped, "scheduler_warmup_ratio: null");
+    expect_text(dumped, "global_window: null");
+    unset = strstr(unset + 1, "null");
+    assert_non_null(unset);
     assert_null(strstr(unset + 1, "null"));
     write_text("every.yaml", dumped);
     assert_int_equal(run("train --config every.yaml"), 0);

@@ -18,9 +18,13 @@ cat >"$prefix/program.c" <<'END'
 #include <accrue/accrue.h>
 #include <stdio.h>
 #include <string.h>
-int main(void)
+int main(int argc, char **argv)
 {
     accrue_error err;
+    accrue_comm *comm = NULL;
+    (void)argv;
+    if (argc > 1 && accrue_comm_open_mpi(&comm, 1, &err)) /* links, or says that it cannot */
+        return 1;
     accrue_window *window = NULL;
     accrue_window_options options;
     accrue_window_options_init(&options, sizeof options);
