@@ -28,9 +28,10 @@ typedef struct training_run {
     /* On the rank's thread, around its training; may be NULL. */
     void (*before)(struct training_run *t, int rank, accrue_comm *comm);
     void (*behind)(struct training_run *t, int rank);
-    int who;    /* the rank with a fault */
-    uint64_t n; /* when it has it */
-    bool fired; /* whether it had */
+    int who;             /* the rank with a fault */
+    uint64_t n;          /* when it has it */
+    bool fired;          /* whether it had */
+    bool ran[MAX_RANKS]; /* else what it needs for that could not be had */
     accrue_status status[MAX_RANKS];
     accrue_error error[MAX_RANKS];
 } training_run;
@@ -42,6 +43,7 @@ static inline accrue_status train_one(accrue_comm *comm, void *ctx, accrue_error
     const int r = accrue_comm_rank(comm);
 
     o.comm = comm;
+    t->ran[r] = true;
     if (t->before)
         t->before(t, r, comm);
     t->status[r] = accrue_train(&o, t->cb, t->payload[r], &t->error[r]);

@@ -26,7 +26,7 @@ static void assert_same_bits(const ranks_run *a, const ranks_run *b, const char 
     assert_int_equal(a->n, b->n);
     for (int64_t i = 0; i < a->n; i++)
         if (memcmp(&a->masters[0][i], &b->masters[0][i], sizeof(double)) != 0)
-            fail_msg("%s: element %lld is %.17g, %.17g on 1 rank", what, (long long)i,
+            fail_msg("%s: element %lld is %.17g, %.17g expected", what, (long long)i,
                      a->masters[0][i], b->masters[0][i]);
 }
 
@@ -108,6 +108,47 @@ static void reproducible_splits_are_alike_to_the_bit(void **state)
     world_close(&w);
 }
 
+/* Left in mid-window ---------------------------------------------------------------------- */
+
+static accrue_status leave_epoch(ranks_run *r, accrue_run *run, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    (void)r;
+    for (int i = 0; i < 3; i++) {
+        ACR_TRY(accrue_run_epoch(run, 0, err));
+        ACR_TRY(one_place(run, err));
+        if (i == 1)
+            ACR_TRY(one_place(run, err));
+    }
+
+cleanup:
+    return st;
+}
+
+/* What a window has gathered that is never finished is gone, also what was still being reduced. */
+static void an_epoch_left_in_mid_window(void **state)
+{
+    const int64_t windows[] = {9, 9};
+    world w;
+
+    (void)state;
+    world_open(&w, folder, &blocks_spec);
+    for (layout l = REPLICATED; l < LAYOUTS; l++) {
+        accrue_train_options o = world_options(&w, folder);
+        ranks_run straight, left = {.opt = &o, .ranks = 3, .opened = leave_epoch};
+        o.batch_plan = random_plan(&w, folder, o.total_seq_len, windows, 2);
+        set_split(&o, 9, 3, l);
+        train_pieces(&straight, &o, 3);
+        train_hooked(&left);
+        assert_same_bits(&left, &straight, layout_names[l]);
+        ranks_run_free(&left);
+        ranks_run_free(&straight);
+        acr_free((void *)(uintptr_t)o.batch_plan);
+    }
+    world_close(&w);
+}
+
 /* Without the flag ------------------------------------------------------------------------ */
 
 /* Largest difference, and the largest element of the second. */
@@ -177,6 +218,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(reproducible_splits_are_alike_to_the_bit),
+        TEST(an_epoch_left_in_mid_window),
         TEST(f32_stays_within_its_bound),
     };
 

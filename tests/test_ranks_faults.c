@@ -37,6 +37,41 @@ static void every_allocation(void **state)
     acr_free(plan);
 }
 
+static void arm_any(training_run *t, int rank, accrue_comm *comm)
+{
+    (void)comm;
+    if (rank == 0)
+        acr_fail_allocation(t->n);
+}
+
+/* Of whatever thread comes to it: a loader's, one that saves, another rank's. */
+static void an_allocation_of_any_thread(void **state)
+{
+    char *plan = make_plan();
+
+    (void)state;
+    for (int sharded = 0; sharded < 2; sharded++) {
+        accrue_train_options o = options(plan, sharded);
+        const uint64_t before = acr_allocations();
+        uint64_t all = 0;
+        train_straight(&o);
+        all = acr_allocations() - before;
+        for (uint64_t n = 1; n <= all; n += 13 * STRIDE) {
+            training_run t = {.opt = &o, .ranks = RANKS, .before = arm_any, .who = -1, .n = n};
+            accrue_status st = train_ranks(&t);
+            acr_fail_allocation(0);
+            if (st && st != ACCRUE_ENOMEM)
+                fail_msg("allocation %llu: %s: %s", (unsigned long long)n, accrue_status_name(st),
+                         t.error[0].message);
+            go_on(&o, n);
+        }
+        print_message("%s: %llu allocations\n", sharded ? "sharded" : "replicated",
+                      (unsigned long long)all);
+        remove_tree(straight);
+    }
+    acr_free(plan);
+}
+
 /* Collectives ----------------------------------------------------------------------------- */
 
 static void arm_collective(training_run *t, int rank, accrue_comm *comm)
@@ -109,6 +144,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(every_allocation),
+        TEST(an_allocation_of_any_thread),
         TEST(every_collective),
         TEST(every_read),
     };

@@ -92,6 +92,7 @@ static accrue_status run_rank(accrue_comm *comm, void *ctx, accrue_error *err)
     const int rank = accrue_comm_rank(comm);
     acr_dist *dist = NULL;
 
+    acr_ledger_use(NULL); /* the drafts outlive the job */
     ACR_TRY(acr_dist_create(&dist, j->drafts[rank].m, comm, &j->how, err));
     ACR_TRY(plan(j, dist, rank, err));
     ACR_TRY(acr_dist_refresh(dist, err));

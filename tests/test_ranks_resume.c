@@ -267,6 +267,30 @@ static void without_it_within_the_bound(void **state)
     acr_free(plan);
 }
 
+/* With `ranks` the library has the threads, and the first rank alone tells. */
+static void threads_of_the_library(void **state)
+{
+    char *plan = make_plan(), *out = next_out();
+    pair p = {.plan = plan, .straight = next_out(), .reproducible = true, .compute = ACCRUE_F32};
+    accrue_train_options o = options(plan, p.straight, four);
+    accrue_error e = {0};
+    heard h = {.stop_at = 2};
+
+    (void)state;
+    set_kind(&o, &p);
+    assert_ok(train(&o, four, 0, &p.steps, &e), &e);
+    o = options(plan, out, (split){3, SHARDED});
+    set_kind(&o, &p);
+    o.ranks = 3;
+    assert_fails(accrue_train(&o, hear, &h, &e), ACCRUE_ECANCELED, &e, "stopped as asked", NULL);
+    h.stop_at = 0;
+    assert_ok(accrue_train(&o, hear, &h, &e), &e);
+    check_end(&p, out, &h.steps);
+    acr_free((void *)(uintptr_t)p.straight);
+    acr_free(out);
+    acr_free(plan);
+}
+
 /* Refusals -------------------------------------------------------------------------------- */
 
 static void refused(const accrue_train_options *o, int ranks, const char *a, const char *b)
@@ -351,9 +375,8 @@ static void without_ranks_it_was_one(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(reproducible_to_the_bit),
-        TEST(without_it_within_the_bound),
-        TEST(another_window_is_refused),
+        TEST(reproducible_to_the_bit),  TEST(without_it_within_the_bound),
+        TEST(threads_of_the_library),   TEST(another_window_is_refused),
         TEST(without_ranks_it_was_one),
     };
 

@@ -536,6 +536,19 @@ cleanup:
     return st;
 }
 
+/* Other ranks may be reading the gradients: a failure that they do not know of ends that first. */
+static accrue_status leave_window(accrue_run *run, accrue_status st, accrue_error *why)
+{
+    if (!run->agreed)
+        st = acr_comm_fail(run->comm, st, why);
+    run->fill->place = 0;
+    if (run->wait_ended)
+        acr_run_abandon(run);
+    else if (!run->stopped_by_row)
+        acr_window_zero(run->window);
+    return st;
+}
+
 static accrue_status forward_backward(accrue_run *run, accrue_metrics *out, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
@@ -551,14 +564,9 @@ static accrue_status forward_backward(accrue_run *run, accrue_metrics *out, accr
     run->wait_ended = false;
     run->agreed = false;
     st = fill_next(run, &metrics, &why);
-    if (st)
-        run->fill->place = 0;
-    if (st && run->wait_ended)
-        acr_run_abandon(run);
-    else if (st && !run->stopped_by_row)
-        acr_window_zero(run->window);
     run->failed = st && !run->wait_ended;
     if (st) {
+        st = leave_window(run, st, &why);
         acr_fail(err, st, "%s", why.message);
         goto cleanup;
     }

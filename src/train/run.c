@@ -507,10 +507,13 @@ static accrue_status begin_epoch(accrue_run *run, int64_t epoch, int64_t from, a
         return acr_fail(err, ACCRUE_EINVAL, "epoch %lld, 0 to %lld expected", (long long)epoch,
                         (long long)run->opt.epochs - 1);
     acr_loader_stop(run->loader);
-    /* A window's micro-batches are of one epoch: what an abandoned one has gathered is dropped. */
+    /* A window's micro-batches are of one epoch: what an abandoned one has gathered is dropped, and
+     * so is what ranks are still about to add. */
+    run->agreed = false;
+    ACR_TRY(acr_dist_begin_window(run->dist, err));
     acr_window_zero(run->window);
     acr_fill_reset(run->fill);
-    run->failed = run->agreed = false;
+    run->failed = false;
     run->used = run->next = 0;
     acr_epoch_free(&run->current);
     ACR_TRY(acr_epochs_train(&run->current, &run->epochs, epoch, err));
