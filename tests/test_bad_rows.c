@@ -1,22 +1,7 @@
 /* Rows that cannot be used: stopped at, or left out without moving any other row. */
 #include "bad_rows_test.h"
 
-static char *folder;
-
-static int make(void **state)
-{
-    (void)state;
-    accrue_set_threads(2);
-    folder = make_folder();
-    return 0;
-}
-
-static int clear(void **state)
-{
-    (void)state;
-    remove_folder(folder);
-    return 0;
-}
+#include "folder_test.h"
 
 /* The window without the row --------------------------------------------------------------- */
 
@@ -607,8 +592,6 @@ static void who_saves_nothing_lists_nothing(void **state)
     remove_folder(data);
     remove_folder(out);
 }
-
-#define TEST(f) cmocka_unit_test_setup_teardown(f, make, clear)
 
 int main(void)
 {

@@ -1,25 +1,10 @@
 /* Checkpoint folders of the trainer: what is in them, when they are written, which are kept. */
 #include "train_test.h"
 
+#include "folder_test.h"
+
 #include <dirent.h>
 #include <unistd.h>
-
-static char *folder;
-
-static int make(void **state)
-{
-    (void)state;
-    accrue_set_threads(1);
-    folder = make_folder();
-    return 0;
-}
-
-static int clear(void **state)
-{
-    (void)state;
-    remove_folder(folder);
-    return 0;
-}
 
 static int by_text(const void *a, const void *b)
 {

@@ -1,22 +1,7 @@
 /* Which checkpoints stay: --keep, --best-metric, and folders that are not for removal. */
 #include "resume_test.h"
 
-static char *folder;
-
-static int make(void **state)
-{
-    (void)state;
-    accrue_set_threads(1);
-    folder = make_folder();
-    return 0;
-}
-
-static int clear(void **state)
-{
-    (void)state;
-    remove_folder(folder);
-    return 0;
-}
+#include "folder_test.h"
 
 static accrue_train_options options(const char *out)
 {

@@ -1,6 +1,8 @@
 /* Files, folders and locks that come and go around a run, and what a run keeps that a row ends. */
 #include "bad_rows_test.h"
 
+#include "folder_test.h"
+
 #include <dirent.h>
 #include <sys/file.h>
 
@@ -53,23 +55,6 @@ static int begin_outage(void *states)
     outage.states = states;
     outage.is_back = false;
     return take_away(states);
-}
-
-static char *folder;
-
-static int make(void **state)
-{
-    (void)state;
-    accrue_set_threads(2);
-    folder = make_folder();
-    return 0;
-}
-
-static int clear(void **state)
-{
-    (void)state;
-    remove_folder(folder);
-    return 0;
 }
 
 /* Two epochs of two windows of three micro-batches; row 40 is in the second window of the first. */
@@ -658,8 +643,6 @@ static void steps_that_cannot_be_saved_are_told_of(void **state)
     assert_int_equal(unlink(out), 0);
     acr_free(out);
 }
-
-#define TEST(f) cmocka_unit_test_setup_teardown(f, make, clear)
 
 int main(void)
 {

@@ -2,22 +2,7 @@
  * micro-batches, and it is the one that follows from its definition. */
 #include "ranks_reference.h"
 
-static char *folder;
-
-static int make(void **state)
-{
-    (void)state;
-    accrue_set_threads(2);
-    folder = make_folder();
-    return 0;
-}
-
-static int clear(void **state)
-{
-    (void)state;
-    remove_folder(folder);
-    return 0;
-}
+#include "folder_test.h"
 
 /* Numbers of micro-batches in a window, of all ranks. */
 static const int64_t sizes[] = {1, 2, 3, 4, 6, 8};
@@ -176,8 +161,6 @@ static void so_is_one_that_trains_its_embedding(void **state)
     }
     world_close(&w);
 }
-
-#define TEST(f) cmocka_unit_test_setup_teardown(f, make, clear)
 
 int main(void)
 {

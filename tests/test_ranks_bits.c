@@ -2,22 +2,7 @@
  * and every number of threads give the same bits; without it, f32 differs by its rounding. */
 #include "ranks_test.h"
 
-static char *folder;
-
-static int make(void **state)
-{
-    (void)state;
-    accrue_set_threads(2);
-    folder = make_folder();
-    return 0;
-}
-
-static int clear(void **state)
-{
-    (void)state;
-    remove_folder(folder);
-    return 0;
-}
+#include "folder_test.h"
 
 static const int64_t sizes[] = {1, 2, 3, 4, 6, 8};
 
@@ -211,8 +196,6 @@ static void f32_stays_within_its_bound(void **state)
     print_message("f32: within %.1e of the largest change\n", worst);
     world_close(&w);
 }
-
-#define TEST(f) cmocka_unit_test_setup_teardown(f, make, clear)
 
 int main(void)
 {

@@ -2,22 +2,7 @@
  * say that the documentation has. */
 #include "ranks_test.h"
 
-static char *folder;
-
-static int make(void **state)
-{
-    (void)state;
-    accrue_set_threads(2);
-    folder = make_folder();
-    return 0;
-}
-
-static int clear(void **state)
-{
-    (void)state;
-    remove_folder(folder);
-    return 0;
-}
+#include "folder_test.h"
 
 /* Traffic --------------------------------------------------------------------------------- */
 
@@ -335,8 +320,6 @@ static void the_peak_is_flat_in_n(void **state)
     acr_free(plan);
     world_close(&w);
 }
-
-#define TEST(f) cmocka_unit_test_setup_teardown(f, make, clear)
 
 int main(void)
 {

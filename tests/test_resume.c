@@ -1,22 +1,7 @@
 /* Stopped and continued runs: the same bits as one that was never stopped. */
 #include "resume_test.h"
 
-static char *folder;
-
-static int make(void **state)
-{
-    (void)state;
-    accrue_set_threads(1);
-    folder = make_folder();
-    return 0;
-}
-
-static int clear(void **state)
-{
-    (void)state;
-    remove_folder(folder);
-    return 0;
-}
+#include "folder_test.h"
 
 /* 40 steps against 17 and 23 -------------------------------------------------------------- */
 

@@ -1,22 +1,7 @@
 /* Where in an epoch a run goes on: before its first sample, or at one that a checkpoint tells. */
 #include "bad_rows_test.h"
 
-static char *folder;
-
-static int make(void **state)
-{
-    (void)state;
-    accrue_set_threads(2);
-    folder = make_folder();
-    return 0;
-}
-
-static int clear(void **state)
-{
-    (void)state;
-    remove_folder(folder);
-    return 0;
-}
+#include "folder_test.h"
 
 static void a_run_that_gives_an_epochs_first_window_up_goes_on(void **state)
 {
@@ -115,8 +100,6 @@ static void a_run_goes_on_at_the_sample_that_the_checkpoint_names(void **state)
     remove_folder(a);
     remove_folder(b);
 }
-
-#define TEST(f) cmocka_unit_test_setup_teardown(f, make, clear)
 
 int main(void)
 {

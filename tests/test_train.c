@@ -2,24 +2,9 @@
  * not finite do to the gradient, the parameters and the counters. */
 #include "train_test.h"
 
+#include "folder_test.h"
+
 #include <unistd.h>
-
-static char *folder;
-
-static int make(void **state)
-{
-    (void)state;
-    accrue_set_threads(1);
-    folder = make_folder();
-    return 0;
-}
-
-static int clear(void **state)
-{
-    (void)state;
-    remove_folder(folder);
-    return 0;
-}
 
 /* Runs the first window of a plan; its gradient, and with `masters` the weights after the step. */
 static double *first_window(accrue_train_options o, const char *train, int64_t n, double **masters,

@@ -1,22 +1,7 @@
 /* Validation: sums over sums for micro-batches of any size, and what it leaves alone. */
 #include "train_test.h"
 
-static char *folder;
-
-static int make(void **state)
-{
-    (void)state;
-    accrue_set_threads(1);
-    folder = make_folder();
-    return 0;
-}
-
-static int clear(void **state)
-{
-    (void)state;
-    remove_folder(folder);
-    return 0;
-}
+#include "folder_test.h"
 
 /* The validation over the micro-batches in `val`, after one step. */
 static void validate(accrue_metrics *out, const char *val, accrue_loss_normalization normalization)
