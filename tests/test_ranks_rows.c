@@ -428,14 +428,41 @@ static void a_callback_of_one_rank_asks(void **state)
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, make, clear)
 
+/* Options ----------------------------------------------------------------------------------- */
+
+static accrue_status open_unlike(accrue_comm *comm, void *ctx, accrue_error *err)
+{
+    accrue_train_options o = *(const accrue_train_options *)ctx;
+    accrue_run *run = NULL;
+    accrue_status st = ACCRUE_OK;
+
+    o.comm = comm;
+    o.window.lr *= accrue_comm_rank(comm) == 1 ? 2 : 1;
+    st = accrue_run_open(&run, &o, NULL, NULL, err);
+    accrue_run_free(run);
+    return st;
+}
+
+static void other_options_are_refused(void **state)
+{
+    accrue_error e = {0};
+    accrue_train_options o;
+    world own;
+
+    (void)state;
+    world_open(&own, folder, &small_spec);
+    o = world_options(&own, folder);
+    assert_fails(acr_ranks_run(3, 10, open_unlike, &o, &e), ACCRUE_EMISMATCH, &e,
+                 "the options: rank 1 has", "rank 0", NULL);
+    world_close(&own);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(bad_rows),
-        TEST(too_many_bad_rows),
-        TEST(missing_rows),
-        TEST(losses_that_are_not_finite),
-        TEST(gradients_that_are_not_finite),
+        TEST(other_options_are_refused),   TEST(bad_rows),
+        TEST(too_many_bad_rows),           TEST(missing_rows),
+        TEST(losses_that_are_not_finite),  TEST(gradients_that_are_not_finite),
         TEST(a_callback_of_one_rank_asks),
     };
 

@@ -8,7 +8,8 @@
  *              accepts NULL.  A `const T *` result lives as long as the object asked.
  *              Strings in options are borrowed for the duration of the call.
  *   Threads    an object serves one thread at a time; different objects are independent.
- *              Kernels use up to accrue_set_threads() threads of one pool per process.
+ *              Kernels use up to accrue_set_threads() threads of one pool per process, ranks
+ *              that are threads of the process an even share each.
  *   Silence    the library never prints, exits, reads the environment or sets signals.
  *
  * Vocabulary: a *micro-batch* is one forward and backward; a *window* is the N micro-batches
@@ -423,7 +424,11 @@ ACCRUE_API ACCRUE_CHECK accrue_status accrue_train_dry_run(accrue_train_plan *ou
  *   those that accrue_run_save wrote.
  * A loop may be left in mid-window and entered again.  accrue_run_epoch drops what an unfinished
  * window has gathered.  After a failed forward_backward the epoch is over: accrue_run_next is
- * false, the weights are those of the last step, and accrue_run_epoch may begin another. */
+ * false, the weights are those of the last step, and accrue_run_epoch may begin another.
+ *   With opt->comm all of them but _plan, _next, _lr_step, _zero_grad and _free are [collective]:
+ * every rank runs the same loop, each forward_backward one of its own micro-batches, or none where
+ * a short window has none for it; a failure of any rank is known at the window's edge, and is the
+ * end of the job. */
 typedef struct accrue_run accrue_run;
 
 ACCRUE_API ACCRUE_CHECK accrue_status accrue_run_open(accrue_run **out,

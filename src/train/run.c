@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Weights --------------------------------------------------------------------------------- */
@@ -317,7 +318,37 @@ static void set_ranks(accrue_run *run, const accrue_train_options *opt)
     run->turns = (acr_turns){.n = n, .rank = run->rank, .ranks = run->ranks};
 }
 
-/* Ranks that read other data, or packed it otherwise, would train on windows that do not exist. */
+/* Of what all ranks must have been given alike.  Paths may differ from machine to machine. */
+static uint64_t options_hash(const accrue_run *run)
+{
+    static const char *const paths[] = {"verifier_name_or_path",
+                                        "from_pretrained",
+                                        "draft_config",
+                                        "d2t_path",
+                                        "t2d_path",
+                                        "data_path",
+                                        "hidden_states_path",
+                                        "batch_plan"};
+    const accrue_train_options *o = &run->opt;
+    const int64_t others[] = {o->max_steps, o->save_best,  o->best_metric,  o->on_save_error,
+                              o->max_bad,   o->fsdp_shard, o->defer_reduce, o->reproducible,
+                              o->no_resume, o->keep};
+    json_t *options = json_deep_copy(run->configuration);
+    char *text = NULL;
+    uint64_t hash = acr_hash_bytes(others, sizeof others, 0);
+
+    hash = acr_hash_bytes(&o->checkpoint_freq, sizeof o->checkpoint_freq, hash);
+    for (int i = 0; i < ACR_COUNT(paths); i++)
+        json_object_del(options, paths[i]);
+    text = options ? json_dumps(options, JSON_SORT_KEYS | JSON_COMPACT) : NULL;
+    if (text)
+        hash = acr_hash_bytes(text, strlen(text), hash);
+    free(text);
+    json_decref(options);
+    return hash;
+}
+
+/* Ranks with other options, data or packing would train on windows that do not exist. */
 static accrue_status check_alike(accrue_run *run, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
@@ -347,6 +378,8 @@ static accrue_status open_together(accrue_run *run, const accrue_train_options *
 {
     accrue_status st = ACCRUE_OK;
 
+    if (run->ranks > 1)
+        ACR_TRY(acr_agree_equal(run->comm, "the options", options_hash(run), err));
     ACR_TRY(acr_epochs_open(&run->epochs, opt, run->setup.data, run->setup.states_dir,
                             &run->setup.shape, from, err));
     ACR_TRY(acr_epochs_plan(&run->plan, &run->epochs, opt, err));
