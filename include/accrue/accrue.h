@@ -480,6 +480,7 @@ typedef struct accrue_verify_report {
     /* Against the micro-batches' own gradients, each computed alone, added up in f64: the largest
      * difference, the largest gradient, and the bound on their ratio. */
     double parts_max_abs, grad_max, parts_bound;
+    bool parts_pass;
     double bound, update_bound; /* on grad_max_rel; on update_max_rel */
     int n_rows;
     accrue_verify_row rows[128];

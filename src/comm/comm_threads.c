@@ -130,7 +130,14 @@ static accrue_status check_peer(const accrue_comm *c, const acr_comm_request *r,
     const acr_comm_request *theirs = job->places[peer].request;
 
     if (theirs->op != r->op)
-        return acr_comm_refuse(r, err, "rank %d is at %s", peer, theirs->label.what);
+        return acr_comm_refuse(r, err, "rank %d is at %s%s%s", peer, theirs->label.what,
+                               theirs->label.of ? " " : "",
+                               theirs->label.of ? theirs->label.of : "");
+    if (r->begin && (theirs->element != r->element || theirs->begin[c->size] != r->begin[c->size]))
+        return acr_comm_refuse(r, err,
+                               "%lld elements of %zu bytes from rank %d, %lld of %zu expected",
+                               (long long)theirs->begin[c->size], theirs->element, peer,
+                               (long long)r->begin[c->size], r->element);
     if (!r->recv_bytes || theirs->send_bytes[c->rank] == r->recv_bytes[peer])
         return ACCRUE_OK;
     return acr_comm_refuse(r, err, "%zu bytes from rank %d, %zu expected",

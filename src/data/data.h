@@ -258,6 +258,7 @@ typedef struct acr_loader acr_loader;
 typedef struct acr_loader_options {
     const char *states_dir;
     acr_batch_shape shape;
+    int64_t document_len; /* a longer document is cut; 0: total_seq_len of the shape */
     double lock_timeout;
     /* Called by acr_loader_next while the data is not there; may be NULL.  A status other than OK
      * ends the wait with it. */

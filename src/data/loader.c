@@ -88,20 +88,21 @@ static accrue_status load_sample(acr_loader *l, slot *s, int64_t row, accrue_err
     const acr_batch_shape *shape = &l->opt.shape;
     accrue_fault *f = &s->fault;
     acr_document doc = {.sample = row};
+    const int64_t limit = l->opt.document_len ? l->opt.document_len : shape->total_seq_len;
     int64_t mask_tokens = 0, used = 0;
     acr_row r = {0};
     int rule = 0;
 
     ACR_TRY(acr_dataset_fault(f, &rule, l->data, row, shape->vocab_size));
     acr_dataset_raw_row(&r, &mask_tokens, l->data, row);
-    doc.tokens = r.tokens;
+    used = r.tokens < limit + 1 ? r.tokens : limit + 1;
+    doc.tokens = used;
     doc.input_ids = r.input_ids;
     doc.loss_mask = r.loss_mask;
     st = acr_batch_append_tokens(&s->batch, shape, &doc, err);
     if (st)
         return st;
     ACR_TRY(acr_states_open(&l->states, l->states_dir, row, &r, shape, &l->patience, f));
-    used = r.tokens < shape->total_seq_len + 1 ? r.tokens : shape->total_seq_len + 1;
     for (int64_t first = 0, n = 0; first < used; first += n) {
         const void *states = NULL;
         ACR_TRY(acr_states_read(&states, &n, &l->states, row, first, f));

@@ -18,6 +18,25 @@ accrue_status acr_agree_message(accrue_comm *comm, int root, accrue_status st, a
     return lost ? lost : acr_fail(err, st, "rank %d: %s", root, message);
 }
 
+static bool all_alike(const int32_t *status, int ranks)
+{
+    for (int r = 1; r < ranks; r++)
+        if (status[r] != status[0])
+            return false;
+    return true;
+}
+
+/* Where all have failed alike, it is no rank's own fault. */
+static accrue_status broadcast_message(accrue_comm *comm, accrue_status st, accrue_error *err)
+{
+    char message[MESSAGE] = "";
+    accrue_status lost = ACCRUE_OK;
+
+    snprintf(message, sizeof message, "%s", err->message);
+    lost = acr_comm_broadcast(comm, "a failure", message, sizeof message, 0, err);
+    return lost ? lost : acr_fail(err, st, "%s", message);
+}
+
 accrue_status acr_agree(accrue_comm *comm, const char *what, accrue_status st, accrue_error *err)
 {
     const int ranks = accrue_comm_size(comm);
@@ -32,7 +51,8 @@ accrue_status acr_agree(accrue_comm *comm, const char *what, accrue_status st, a
     lost = acr_comm_share(comm, what, &own, sizeof own, all, err);
     for (int r = 0; r < ranks && !lost; r++)
         if (all[r]) {
-            lost = acr_agree_message(comm, r, (accrue_status)all[r], err);
+            lost = all_alike(all, ranks) ? broadcast_message(comm, (accrue_status)all[0], err)
+                                         : acr_agree_message(comm, r, (accrue_status)all[r], err);
             break;
         }
     acr_free(all);

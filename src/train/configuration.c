@@ -78,6 +78,7 @@ static const option options[] = {
     {"across_documents", SWITCH, AT(across_documents), NULL},
     {"gradient_accumulation_steps", WHOLE, AT(window.gradient_accumulation_steps), NULL},
     {"loss_normalization", CHOICE, AT(window.loss_normalization), acr_normalizations},
+    {"reproducible", SWITCH, AT(reproducible), NULL},
     {"accumulation_tail", CHOICE, AT(accumulation_tail), acr_tails},
     {"clip_norm", REAL, AT(window.clip_norm), NULL},
     {"optimizer", CHOICE, AT(window.optimizer), acr_optimizers},
@@ -176,7 +177,8 @@ accrue_status acr_configuration_changes(char **out, const json_t *ours, const ch
     {
         const json_t *before = json_object_get(saved, name);
         char *was = NULL, *is = NULL, *more = NULL;
-        if (!before || json_equal(before, value))
+        /* N follows from the number of ranks, and is checked with it. */
+        if (!before || json_equal(before, value) || !strcmp(name, "gradient_accumulation_steps"))
             continue;
         was = json_dumps(before, JSON_ENCODE_ANY | JSON_REAL_PRECISION(10));
         is = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(10));

@@ -96,7 +96,7 @@ accrue_status accrue_train_dry_run(accrue_train_plan *out, const accrue_train_op
     if (given->resume_from)
         return acr_fail(err, ACCRUE_EINVAL, "--resume-from \"%s\": a dry run goes on from nothing",
                         given->resume_from);
-    ACR_TRY(acr_train_options_check(given, err));
+    ACR_TRY(acr_train_options_check_together(given, err));
     acr_train_options_resolve(&opt, given);
     if (opt.ranks > 1)
         st = acr_ranks_run(opt.ranks, opt.comm_timeout, dry_rank, &d, err);

@@ -268,11 +268,12 @@ static accrue_status count_epoch(accrue_train_plan *out, const accrue_train_opti
                         "epoch %lld: 0 micro-batches, at least 1 expected (%lld training rows)",
                         (long long)epoch + 1, (long long)out->train_rows);
     if (steps == 0)
-        return acr_fail(err, ACCRUE_EINVAL,
-                        "--gradient-accumulation-steps %lld%s exceeds the number of batches per "
-                        "epoch, %lld in epoch %lld",
-                        (long long)n, accrue_comm_size(opt->comm) > 1 ? " (of all ranks)" : "",
-                        (long long)micro_batches, (long long)epoch + 1);
+        return acr_fail(
+            err, ACCRUE_EINVAL,
+            "%s %lld%s exceeds the number of batches per epoch, %lld in epoch %lld",
+            opt->global_window ? "--global-window" : "--gradient-accumulation-steps", (long long)n,
+            accrue_comm_size(opt->comm) > 1 && !opt->global_window ? " (of all ranks)" : "",
+            (long long)micro_batches, (long long)epoch + 1);
     if (epoch == 0) {
         out->first_epoch_micro_batches = micro_batches;
         out->first_epoch_steps = out->min_epoch_steps = out->max_epoch_steps = steps;

@@ -44,6 +44,8 @@ void accrue_train_options_init(accrue_train_options *opt, size_t struct_size)
     memcpy(opt, &d, struct_size < sizeof d ? struct_size : sizeof d);
 }
 
+#define MAX_WINDOW INT64_C(1000000000) /* that nothing overflows */
+
 static const int64_t max_epochs = 100000; /* all are planned before the first */
 
 static accrue_status at_least(const char *flag, int64_t value, int64_t least, accrue_error *err)
@@ -136,6 +138,7 @@ static accrue_status check_ranks(const accrue_train_options *opt, accrue_error *
 {
     const int ranks = opt->ranks > 1 ? opt->ranks : accrue_comm_size(opt->comm);
     const int64_t n = opt->window.gradient_accumulation_steps;
+    int64_t window = 0;
 
     if (opt->ranks < 0 || opt->ranks > ACR_MAX_RANKS)
         return acr_fail(err, ACCRUE_EINVAL, "--ranks: %d, 1 to %d expected", opt->ranks,
@@ -145,7 +148,15 @@ static accrue_status check_ranks(const accrue_train_options *opt, accrue_error *
                         "--ranks %d: this is rank %d of a job of %d; ranks as threads are for a "
                         "process alone",
                         opt->ranks, accrue_comm_rank(opt->comm), accrue_comm_size(opt->comm));
-    if (opt->global_window < 0 || opt->global_window % ranks)
+    if (opt->global_window < 0)
+        return at_least("--global-window", opt->global_window, 1, err);
+    if (n > MAX_WINDOW / ranks || opt->global_window > MAX_WINDOW)
+        return acr_fail(err, ACCRUE_EINVAL,
+                        "a window of %lld micro-batches on each of %d ranks, at most %lld in all "
+                        "expected",
+                        (long long)(opt->global_window ? opt->global_window / ranks : n), ranks,
+                        (long long)MAX_WINDOW);
+    if (opt->global_window % ranks)
         return acr_fail(err, ACCRUE_EINVAL,
                         "--global-window: %lld is no multiple of the number of ranks, %d",
                         (long long)opt->global_window, ranks);
@@ -154,10 +165,11 @@ static accrue_status check_ranks(const accrue_train_options *opt, accrue_error *
     if (!(opt->comm_timeout >= 0) || isinf(opt->comm_timeout))
         return acr_fail(err, ACCRUE_EINVAL, "--comm-timeout: %g, at least 0 expected",
                         opt->comm_timeout);
-    if (opt->reproducible && (opt->global_window > ACR_EXACT_TERMS || n > ACR_EXACT_TERMS / ranks))
+    window = opt->global_window ? opt->global_window : n * ranks;
+    if (opt->reproducible && window > ACR_EXACT_TERMS)
         return acr_fail(err, ACCRUE_EINVAL,
-                        "--reproducible: a window of %lld x %d micro-batches, at most %d expected",
-                        (long long)n, ranks, (int)ACR_EXACT_TERMS);
+                        "--reproducible: a window of %lld micro-batches, at most %d expected",
+                        (long long)window, (int)ACR_EXACT_TERMS);
     return ACCRUE_OK;
 }
 
@@ -210,4 +222,14 @@ accrue_status acr_train_options_check(const accrue_train_options *opt, accrue_er
 
 cleanup:
     return st;
+}
+
+accrue_status acr_train_options_check_together(const accrue_train_options *opt, accrue_error *err)
+{
+    accrue_error why = {0};
+    accrue_status st = acr_train_options_check(opt, &why);
+
+    if (st && opt->struct_size == sizeof *opt) /* else there is no telling where its comm is */
+        st = acr_comm_fail(opt->comm, st, &why);
+    return st ? acr_fail(err, st, "%s", why.message) : ACCRUE_OK;
 }

@@ -12,7 +12,6 @@ typedef struct rank_thread {
     void *ctx;
     pthread_t thread;
     bool started;
-    acr_ledger ledger; /* of its memory */
     accrue_status status;
     accrue_error error;
 } rank_thread;
@@ -20,16 +19,13 @@ typedef struct rank_thread {
 static void run_rank(rank_thread *r)
 {
     acr_pool *pool = NULL;
-    acr_ledger *before = acr_ledger_used();
 
-    acr_ledger_use(&r->ledger);
     r->status = acr_pool_enter(&pool, r->threads, &r->error);
     if (!r->status)
         r->status = r->main(r->comm, r->ctx, &r->error);
     else
         r->status = acr_comm_fail(r->comm, r->status, &r->error);
     acr_pool_leave(pool);
-    acr_ledger_use(before);
 }
 
 static void *run_thread(void *arg)

@@ -382,7 +382,11 @@ static accrue_status open_together(accrue_run *run, const accrue_train_options *
         ACR_TRY(acr_agree_equal(run->comm, "the options", options_hash(run), err));
     ACR_TRY(acr_epochs_open(&run->epochs, opt, run->setup.data, run->setup.states_dir,
                             &run->setup.shape, from, err));
-    ACR_TRY(acr_epochs_plan(&run->plan, &run->epochs, opt, err));
+    st = acr_epochs_plan(&run->plan, &run->epochs, opt, err);
+    st = acr_agree(run->comm, "the plan", st, err);
+    run->agreed = st != ACCRUE_OK;
+    if (st)
+        goto cleanup;
     acr_plan_model(run);
     ACR_TRY(check_alike(run, err));
     ACR_TRY(open_parts(run, err));
@@ -445,7 +449,7 @@ accrue_status accrue_run_open(accrue_run **out, const accrue_train_options *give
     accrue_train_options opt;
 
     *out = NULL;
-    ACR_TRY(acr_train_options_check(given, err));
+    ACR_TRY(acr_train_options_check_together(given, err));
     if (given->ranks > 1)
         return acr_fail(err, ACCRUE_EINVAL,
                         "--ranks: %d; a run in pieces is one rank: give each its `comm`",

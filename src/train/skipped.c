@@ -352,15 +352,16 @@ accrue_status acr_bad_rows_take(acr_epochs *e, const char *lines, size_t bytes, 
 {
     accrue_status st = ACCRUE_OK;
 
-    for (const char *p = lines, *end = p + bytes; p < end;) {
+    /* A list that has too many rows is taken whole: they are what is to be told. */
+    for (const char *p = lines, *end = p + bytes; p < end && st != ACCRUE_ENOMEM;) {
         const char *stop = memchr(p, '\n', (size_t)(end - p));
+        accrue_status one = ACCRUE_OK;
         if (!stop)
             stop = end;
-        ACR_TRY(read_line(e, p, (size_t)(stop - p), path, err));
+        one = read_line(e, p, (size_t)(stop - p), path, st ? NULL : err);
+        st = st ? st : one;
         p = stop + 1;
     }
-
-cleanup:
     return st;
 }
 
@@ -522,8 +523,10 @@ static accrue_status take_others(accrue_run *run, int64_t known, accrue_error *e
         return ACCRUE_OK;
     ACR_TRY(share_lists(&all, run, known, err));
     st = acr_bad_rows_take(&run->epochs, all, strlen(all), "the ranks' lists", err);
-    for (; told < run->epochs.n_bad && !st; told++)
-        st = tell_row(run, &run->epochs.left_out[told], err);
+    for (; told < run->epochs.n_bad; told++) {
+        accrue_status one = tell_row(run, &run->epochs.left_out[told], st ? NULL : err);
+        st = st ? st : one;
+    }
     st = acr_agree(run->comm, "rows at fault", st, err);
 
 cleanup:
@@ -540,13 +543,14 @@ static bool is_for_rows(accrue_status st)
 accrue_status acr_run_leave_out(accrue_run *run, acr_epoch *e, int64_t from, int64_t to,
                                 int64_t *dropped, accrue_error *err)
 {
-    accrue_status st = ACCRUE_OK, listed = ACCRUE_OK;
+    accrue_status st = ACCRUE_OK, taken = ACCRUE_OK, listed = ACCRUE_OK;
     const int64_t known = run->epochs.n_bad;
-    accrue_error why = {0};
+    accrue_error why = {0}, other = {0};
 
     st = acr_agree(run->comm, "rows at fault", judge_own(run, e, from, to, dropped, &why), &why);
-    if (!st)
-        st = take_others(run, known, &why);
+    /* Also where that ends the run: what each has found is in the list. */
+    taken = take_others(run, known, st ? &other : &why);
+    st = st ? st : taken;
     run->agreed = st && run->ranks > 1;
     if (run->agreed)
         run->stopped_by_row = is_for_rows(st);

@@ -165,6 +165,8 @@ void acr_train_options_resolve(accrue_train_options *out, const accrue_train_opt
 enum { ACR_MAX_RANKS = 1024 }; /* as threads */
 /* Refuses values out of range and contradictions, by the flag's name. */
 accrue_status acr_train_options_check(const accrue_train_options *opt, accrue_error *err);
+/* The same of a rank's options; a fault in them is the end of the job. */
+accrue_status acr_train_options_check_together(const accrue_train_options *opt, accrue_error *err);
 
 /* configuration.c -------------------------------------------------------------------------- */
 

@@ -551,6 +551,8 @@ static accrue_status train_rank(const accrue_train_options *opt, accrue_event_cb
     accrue_error why = {0};
     accrue_status st = train(&t, cb, payload, &why);
 
+    if (!st) /* of which a callback may have had the last word, on one rank */
+        st = acr_agree(opt->comm, "the end of training", st, &why);
     if (st && !t.agreed && !(t.run && t.run->agreed))
         st = acr_comm_fail(opt->comm, st, &why);
     if (t.run) {
@@ -588,7 +590,7 @@ accrue_status accrue_train(const accrue_train_options *given, accrue_event_cb cb
     accrue_train_options opt;
     threads t = {.opt = &opt, .cb = cb, .payload = payload};
 
-    ACR_TRY(acr_train_options_check(given, err));
+    ACR_TRY(acr_train_options_check_together(given, err));
     acr_train_options_resolve(&opt, given);
     if (opt.ranks > 1)
         st = acr_ranks_run(opt.ranks, opt.comm_timeout, train_thread, &t, err);
