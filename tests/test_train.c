@@ -91,6 +91,45 @@ static void test_verify(void **state)
     }
 }
 
+/* What a few ranks make of the window, against what one makes of its parts; and rows that are cut. */
+static void test_verify_on_ranks(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 12; i++) {
+        accrue_train_options o = tiny_options(folder);
+        accrue_verify_report report;
+        accrue_error e = {0};
+        o.ranks = i % 3 + 1;
+        o.fsdp_shard = o.ranks > 1;
+        o.defer_reduce = o.fsdp_shard && i % 2;
+        o.reproducible = i / 6;
+        o.total_seq_len = i % 4 ? 128 : 40; /* shorter than rows are */
+        o.window.gradient_accumulation_steps = 2;
+        o.window.loss_normalization = i % 2 ? ACCRUE_NORMALIZE_TOKEN : ACCRUE_NORMALIZE_MICROBATCH;
+        assert_ok(accrue_verify(&report, &o, &e), &e);
+        assert_true(report.pass && report.parts_pass);
+        assert_int_equal(report.ranks, o.ranks);
+        assert_int_equal(report.micro_batches, 2 * o.ranks);
+        assert_true(report.grad_max > 0 && report.parts_max_abs <= 1e-14 * report.grad_max);
+    }
+}
+
+/* Verify starts its ranks itself: of one that is given it would show but a part. */
+static void test_verify_as_a_rank(void **state)
+{
+    accrue_train_options o = tiny_options(folder);
+    accrue_comm *comm = NULL;
+    accrue_verify_report report;
+    accrue_error e = {0};
+
+    (void)state;
+    assert_ok(accrue_comm_open_threads(&comm, 1, 10, &e), &e);
+    o.comm = comm;
+    assert_fails(accrue_verify(&report, &o, &e), ACCRUE_EINVAL, &e, "starts its ranks itself",
+                 NULL);
+    accrue_comm_free(comm);
+}
+
 /* Tails ----------------------------------------------------------------------------------- */
 
 static void test_tail_drop(void **state)
@@ -595,6 +634,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_split),
+        cmocka_unit_test(test_verify_on_ranks),
+        cmocka_unit_test(test_verify_as_a_rank),
         cmocka_unit_test(test_verify),
         cmocka_unit_test(test_epoch_left_in_mid_window),
         cmocka_unit_test(test_error_ends_the_epoch),

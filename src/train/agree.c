@@ -18,43 +18,49 @@ accrue_status acr_agree_message(accrue_comm *comm, int root, accrue_status st, a
     return lost ? lost : acr_fail(err, st, "rank %d: %s", root, message);
 }
 
-static bool all_alike(const int32_t *status, int ranks)
+/* How a rank fares: what its status and its message are. */
+typedef struct outcome {
+    int64_t status;
+    uint64_t message;
+} outcome;
+
+/* Where all have failed alike, it is no rank's own fault. */
+static bool all_alike(const outcome *all, int ranks)
 {
     for (int r = 1; r < ranks; r++)
-        if (status[r] != status[0])
+        if (all[r].status != all[0].status || all[r].message != all[0].message)
             return false;
     return true;
 }
 
-/* Where all have failed alike, it is no rank's own fault. */
-static accrue_status broadcast_message(accrue_comm *comm, accrue_status st, accrue_error *err)
+static accrue_status first_failure(accrue_comm *comm, const outcome *all, accrue_error *err)
 {
-    char message[MESSAGE] = "";
-    accrue_status lost = ACCRUE_OK;
+    const int ranks = accrue_comm_size(comm);
 
-    snprintf(message, sizeof message, "%s", err->message);
-    lost = acr_comm_broadcast(comm, "a failure", message, sizeof message, 0, err);
-    return lost ? lost : acr_fail(err, st, "%s", message);
+    if (all[0].status && all_alike(all, ranks))
+        return (accrue_status)all[0].status;
+    for (int r = 0; r < ranks; r++)
+        if (all[r].status)
+            return acr_agree_message(comm, r, (accrue_status)all[r].status, err);
+    return ACCRUE_OK;
 }
 
 accrue_status acr_agree(accrue_comm *comm, const char *what, accrue_status st, accrue_error *err)
 {
     const int ranks = accrue_comm_size(comm);
-    int32_t own = (int32_t)st, *all = NULL;
+    outcome own = {.status = st}, *all = NULL;
     accrue_status lost = ACCRUE_OK;
 
     if (ranks == 1)
         return st;
+    if (st && err)
+        own.message = acr_hash_string(err->message);
     all = acr_calloc((size_t)ranks, sizeof *all);
     if (!all)
         return acr_comm_fail(comm, acr_enomem(err, (size_t)ranks * sizeof *all, what), err);
     lost = acr_comm_share(comm, what, &own, sizeof own, all, err);
-    for (int r = 0; r < ranks && !lost; r++)
-        if (all[r]) {
-            lost = all_alike(all, ranks) ? broadcast_message(comm, (accrue_status)all[0], err)
-                                         : acr_agree_message(comm, r, (accrue_status)all[r], err);
-            break;
-        }
+    if (!lost)
+        lost = first_failure(comm, all, err);
     acr_free(all);
     return lost;
 }

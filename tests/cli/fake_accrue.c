@@ -439,6 +439,9 @@ accrue_status accrue_verify(accrue_verify_report *out, const accrue_train_option
     out->n = out->micro_batches = o->window.gradient_accumulation_steps;
     out->tokens = 480 * out->n;
     out->supervised_tokens = 300 * out->n;
+    out->ranks = 1;
+    out->grad_max = 1;
+    out->parts_pass = true;
     out->bound = 1e-12;
     out->n_rows = 2;
     out->pass = !st;
