@@ -91,7 +91,7 @@ static void test_verify(void **state)
     }
 }
 
-/* What a few ranks make of the window, against what one makes of its parts; and rows that are cut. */
+/* What a few ranks make of the window, against what one makes of its parts; rows may be cut. */
 static void test_verify_on_ranks(void **state)
 {
     (void)state;
