@@ -30,6 +30,7 @@ int cli_exit_code(accrue_status status);
 /* Of several ranks one speaks: the others print nothing, not even to stdout. */
 void cli_mute(bool mute);
 bool cli_is_muted(void);
+const char *cli_kept(void); /* the latest error while it was; "": none */
 /* Flushes stdout; a failure to write becomes an error. */
 int cli_finish(int code);
 void *cli_realloc(void *block, size_t count, size_t size); /* ends the process when it fails */
@@ -47,6 +48,7 @@ typedef struct launch {
     int size;             /* -1: only MPI knows */
     int rank, local_rank;
     accrue_comm *comm; /* while the job is joined */
+    double timeout;    /* of the job: seconds; 0: none */
 } launch;
 
 void launch_find(launch *l); /* from the environment; all ranks but the first are mute from here */
@@ -54,12 +56,14 @@ void launch_find(launch *l); /* from the environment; all ranks but the first ar
  * return an int here. */
 int launch_check(const launch *l, const accrue_train_options *t);
 /* For a rank that ends with `code` before it joins: the first one, whose message is the one shown,
- * is to be faster, as launchers end all when one has failed.  Returns `code`. */
+ * is to be faster, as launchers end all when one has failed; after that it tells its own.  Returns
+ * `code`. */
 int launch_decline(const launch *l, int code);
 /* Becomes a rank of the job, where there is one; whatever it returns, launch_leave follows. */
 int launch_join(launch *l, const accrue_train_options *t);
-/* Threads for this rank, of `asked` (0: as many as there are cores for it). */
-int launch_threads(const launch *l, int asked, int *threads);
+/* Threads for this process, of `asked` (0: as many as there are cores for it): a rank of a job, or
+ * with so many ranks as threads no more than there are cores. */
+int launch_threads(const launch *l, int ranks, int asked, int *threads);
 /* The greatest value of all ranks; `value` where the job has failed. */
 int launch_greatest(const launch *l, int value);
 /* Whether this rank is to tell people of a failure, for want of the first. */

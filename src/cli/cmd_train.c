@@ -392,13 +392,25 @@ static int dry_run(const cli_options *o, const launch *job)
     return EXIT_SUCCESS;
 }
 
+/* Ranks that train and ranks that do not would wait for each other. */
+static int check_dry(const launch *job, const cli_options *o)
+{
+    const int dry = o->dry_run, most = launch_greatest(job, dry);
+
+    return most == -launch_greatest(job, -dry)
+               ? 0
+               : cli_fail(EXIT_BAD_INPUT, "--dry-run is given to some of the ranks, not to all");
+}
+
 /* As the one rank that there is, or as one of a launcher's. */
 static int train_launched(const cli_options *o, launch *job)
 {
     int threads = 0, code = launch_join(job, &o->train);
 
     if (!code)
-        code = launch_threads(job, o->threads, &threads);
+        code = check_dry(job, o);
+    if (!code)
+        code = launch_threads(job, o->train.ranks, o->threads, &threads);
     if (!code) {
         accrue_set_threads(threads);
         signals_catch(o->grace, job->comm);

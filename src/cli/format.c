@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 static bool muted;
+static char kept[1200]; /* the latest error that was not shown */
 
 void cli_mute(bool mute)
 {
@@ -27,16 +28,23 @@ bool cli_is_muted(void)
     return muted;
 }
 
+const char *cli_kept(void)
+{
+    return kept;
+}
+
 static void message(const char *prefix, const char *format, va_list args)
 {
     char line[1200];
 
-    if (muted)
-        return;
     vsnprintf(line, sizeof line, format, args);
     for (char *s = line; *s; s++)
         if ((unsigned char)*s < ' ' || *s == 127)
             *s = ' '; /* a file name or a value may hold one, a message is one line */
+    if (muted && !*prefix)
+        snprintf(kept, sizeof kept, "%s", line);
+    if (muted)
+        return;
     fflush(stdout);
     fprintf(stderr, "accrue: %s%s\n", prefix, line);
 }

@@ -9,9 +9,13 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 /* In this order: mpirun is started inside srun's steps, and starts its own helpers by srun. */
 static const struct {
@@ -59,7 +63,70 @@ int launch_decline(const launch *l, int code)
 
     if (l->rank > 0 && code)
         nanosleep(&moment, NULL);
+    if (l->rank > 0 && code && *cli_kept())
+        fprintf(stderr, "accrue: rank %d: %s\n", l->rank, cli_kept());
     return code;
+}
+
+/* MPI has no time of its own for the ranks to come in, or to leave together. */
+typedef struct watch {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool on, over;
+    const char *what;
+    const launch *l;
+} watch;
+
+static void *watch_run(void *arg)
+{
+    watch *w = arg;
+    struct timespec until;
+    int code = 0;
+
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += (time_t)fmin(w->l->timeout, 1e9) + 1;
+    pthread_mutex_lock(&w->lock);
+    while (!w->over && code != ETIMEDOUT)
+        code = pthread_cond_timedwait(&w->changed, &w->lock, &until);
+    if (!w->over) {
+        fprintf(stderr,
+                "accrue: rank %d: %s: another rank has not come for %g s (--comm-timeout)\n",
+                w->l->rank, w->what, w->l->timeout);
+        fflush(NULL);
+        _exit(EXIT_FAILURE);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+/* From here to watch_end the process ends when the job's time is over.  The thread takes no
+ * signal. */
+static void watch_begin(watch *w, const launch *l, const char *what)
+{
+    sigset_t all, before;
+
+    *w = (watch){.lock = PTHREAD_MUTEX_INITIALIZER,
+                 .changed = PTHREAD_COND_INITIALIZER,
+                 .what = what,
+                 .l = l};
+    if (!(l->timeout > 0))
+        return;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    w->on = pthread_create(&w->thread, NULL, watch_run, w) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static void watch_end(watch *w)
+{
+    if (!w->on)
+        return;
+    pthread_mutex_lock(&w->lock);
+    w->over = true;
+    pthread_cond_signal(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+    pthread_join(w->thread, NULL);
 }
 
 int launch_check(const launch *l, const accrue_train_options *t)
@@ -103,11 +170,15 @@ int launch_join(launch *l, const accrue_train_options *t)
 {
     accrue_error err = {0};
     accrue_status status = ACCRUE_OK;
+    watch w;
     int bad = 0;
 
     if (!l->launcher)
         return 0;
+    l->timeout = t->comm_timeout;
+    watch_begin(&w, l, "starting MPI");
     status = accrue_comm_open_mpi(&l->comm, t->comm_timeout, &err);
+    watch_end(&w);
     if (status)
         return fail_open(l, status, &err);
     bad = check_size(l);
@@ -122,17 +193,19 @@ int launch_join(launch *l, const accrue_train_options *t)
     return launch_check(l, t);
 }
 
-int launch_threads(const launch *l, int asked, int *threads)
+int launch_threads(const launch *l, int ranks, int asked, int *threads)
 {
     accrue_error err = {0};
     int cores = 0;
 
     *threads = asked;
-    if (!l->comm)
+    if (!l->comm && ranks <= 1)
         return 0;
     if (accrue_comm_cores(&cores, l->comm, &err))
         return cli_fail(cli_exit_code(err.status), "%s", err.message);
-    if (asked > cores)
+    if (asked > cores && !l->comm)
+        cli_notice("--threads %d: %d, as many as there are cores", asked, cores);
+    else if (asked > cores)
         cli_notice("--threads %d: %d, as %d rank%s of this machine share%s its cores", asked, cores,
                    accrue_comm_local_size(l->comm), accrue_comm_local_size(l->comm) > 1 ? "s" : "",
                    accrue_comm_local_size(l->comm) > 1 ? "" : "s");
@@ -154,8 +227,12 @@ bool launch_reports(const launch *l)
 
 int launch_leave(launch *l, int code)
 {
+    watch w;
+
     code = launch_greatest(l, code);
+    watch_begin(&w, l, "ending MPI");
     accrue_comm_free(l->comm);
+    watch_end(&w);
     l->comm = NULL;
     return code;
 }

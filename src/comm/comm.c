@@ -79,7 +79,11 @@ static void fail_job(accrue_comm *c, const accrue_error *own)
 {
     accrue_error job;
 
-    acr_fail(&job, own->status, "rank %d: %s", c->rank, own->message);
+    /* One that ranks had agreed on names its rank already. */
+    if (strncmp(own->message, "rank ", 5) == 0)
+        acr_fail(&job, own->status, "%s", own->message);
+    else
+        acr_fail(&job, own->status, "rank %d: %s", c->rank, own->message);
     c->transport->settle(c, &job);
     pthread_mutex_lock(&c->lock);
     c->failure = job;
