@@ -242,7 +242,7 @@ signals() {
 faults() {
     # shellcheck disable=SC2086
     alone alone $exact --epochs 100 --checkpoint-freq 50
-    silent="[a-z ']*[a-z0-9.]*, optimizer step [0-9]*: nothing from rank"
+    silent="[A-Za-z ']*[a-z0-9.]*, optimizer step [0-9]*: nothing from rank"
     begin stopped "" --comm-timeout 5
     kill -STOP "$(rank "$last")"
     ends badly
