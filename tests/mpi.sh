@@ -135,7 +135,9 @@ equal() {
         *---log*) exits 1 ;;
         *) exits 2 ;;
         esac
-        [ "$(grep -c '^accrue: ' "$work/$name.err")" = 1 ] || complain "not one line"
+        # Another rank may have the time to say the same before the launcher ends it.
+        [ "$(sed -n 's/^accrue: \(rank [0-9]*: \)*//p' "$work/$name.err" | sort -u | wc -l)" = 1 ] ||
+            complain "not one line"
     done
 }
 
@@ -242,7 +244,7 @@ signals() {
 faults() {
     # shellcheck disable=SC2086
     alone alone $exact --epochs 100 --checkpoint-freq 50
-    silent="[A-Za-z ']*[a-z0-9.]*, optimizer step [0-9]*: nothing from rank"
+    silent=".*, optimizer step [0-9]*: nothing from rank"
     begin stopped "" --comm-timeout 5
     kill -STOP "$(rank "$last")"
     ends badly

@@ -59,7 +59,7 @@ void launch_find(launch *l)
 
 int launch_decline(const launch *l, int code)
 {
-    const struct timespec moment = {.tv_sec = 1};
+    const struct timespec moment = {.tv_sec = 2};
 
     if (l->rank > 0 && code)
         nanosleep(&moment, NULL);

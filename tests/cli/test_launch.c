@@ -150,8 +150,8 @@ static void test_threads(void **state)
     expect_option("threads=5");
 }
 
-/* All ranks parse the same flags; the first speaks, and another of a fault of its own, after a moment
- * in which the launcher would have ended it were it the fault of all. */
+/* All ranks parse the same flags; the first speaks, and another of a fault of its own, after a
+ * moment in which the launcher would have ended it were it the fault of all. */
 static void test_other_ranks(void **state)
 {
     (void)state;
