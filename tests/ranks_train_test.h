@@ -65,6 +65,14 @@ static inline accrue_status train_ranks(training_run *t)
     else
         st = acr_ranks_run(t->ranks, t->opt->comm_timeout, train_one, t, &e);
     alarm(0);
+    for (int r = 0; r < t->ranks; r++) {
+        if (t->ran[r])
+            continue;
+        /* Its thread or pool was what there was no memory for: it has told the others. */
+        assert_int_not_equal(st, ACCRUE_OK);
+        t->status[r] = st;
+        t->error[r] = e;
+    }
     for (int r = 0; r < t->ranks; r++)
         if (t->status[r] != t->status[0] || strcmp(t->error[r].message, t->error[0].message) != 0)
             fail_msg("fault %llu of rank %d: rank 0 %s: %s; rank %d %s: %s",
