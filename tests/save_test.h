@@ -3,6 +3,7 @@
 #define TEST_SAVE_TEST_H
 
 #include "bad_rows_test.h"
+#include "folder_test.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -86,23 +87,6 @@ int statvfs(const char *restrict path, struct statvfs *restrict s)
     s->f_blocks = 1 << 20;
     s->f_frsize = 1;
     s->f_bavail = (fsblkcnt_t)disk.room;
-    return 0;
-}
-
-static char *folder;
-
-static inline int make(void **state)
-{
-    (void)state;
-    accrue_set_threads(2);
-    folder = make_folder();
-    return 0;
-}
-
-static inline int clear(void **state)
-{
-    (void)state;
-    remove_folder(folder);
     return 0;
 }
 

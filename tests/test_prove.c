@@ -163,6 +163,7 @@ static void a25_loss_is_the_logged_one(void **state)
         accrue_error e = {0};
         reset_disk();
         o.compute = computes[i];
+        o.fsdp_shard = i > 0; /* one rank's share is the whole model */
         assert_ok(accrue_run_open(&run, &o, NULL, NULL, &e), &e);
         assert_ok(accrue_run_epoch(run, 0, &e), &e);
         step(run);

@@ -124,42 +124,50 @@ static void every_split_is_the_reference(void **state)
     }
 }
 
-/* Groups that are released between their uses, and one that backward comes to last. */
-static void so_is_a_draft_of_two_layers(void **state)
+/* The first and the last case of a draft that is not the usual one. */
+static void check_other_draft(void (*change)(accrue_train_options *o, int i), const char *what)
 {
     world w;
 
-    (void)state;
     world_open(&w, folder, &blocks_spec);
     for (int i = 0; i < ACR_COUNT(cases) - FEW; i += 3) {
         accrue_train_options o = world_options(&w, folder);
+        double worst = 0;
         o.window.optimizer = cases[i].optimizer;
         o.window.loss_normalization = cases[i].normalization;
-        o.num_layers = 2;
-        o.ttt_steps = i ? 1 : 2;
-        (void)check_window(&w, &o, 4, false);
-        print_message("two layers, %-28s within %.1e\n", cases[i].name,
-                      check_window(&w, &o, 6, true));
+        change(&o, i);
+        for (int drop = 0; drop < 2; drop++) {
+            worst = fmax(worst, check_window(&w, &o, 4, drop));
+            worst = fmax(worst, check_window(&w, &o, 6, drop));
+        }
+        print_message("%s, %-*s within %.1e\n", what, 38 - (int)strlen(what), cases[i].name, worst);
     }
     world_close(&w);
 }
 
+static void two_layers(accrue_train_options *o, int i)
+{
+    o->num_layers = 2;
+    o->ttt_steps = i ? 1 : 2;
+}
+
+static void own_embedding(accrue_train_options *o, int i)
+{
+    (void)i;
+    o->embed_requires_grad = true;
+}
+
+/* Groups that are released between their uses, and one that backward comes to last. */
+static void so_is_a_draft_of_two_layers(void **state)
+{
+    (void)state;
+    check_other_draft(two_layers, "two layers");
+}
+
 static void so_is_one_that_trains_its_embedding(void **state)
 {
-    world w;
-
     (void)state;
-    world_open(&w, folder, &blocks_spec);
-    for (int i = 0; i < ACR_COUNT(cases) - FEW; i += 3) {
-        accrue_train_options o = world_options(&w, folder);
-        o.window.optimizer = cases[i].optimizer;
-        o.window.loss_normalization = cases[i].normalization;
-        o.embed_requires_grad = true;
-        (void)check_window(&w, &o, 4, true);
-        print_message("embedding, %-29s within %.1e\n", cases[i].name,
-                      check_window(&w, &o, 6, false));
-    }
-    world_close(&w);
+    check_other_draft(own_embedding, "embedding");
 }
 
 int main(void)

@@ -16,6 +16,9 @@
 #include "accrue/accrue.h"
 
 #include <jansson.h>
+#include <pthread.h>
+#include <sched.h>
+#include <time.h>
 
 #define ACR_TRY(expr)                                                                              \
     do {                                                                                           \
@@ -104,6 +107,8 @@ void acr_hasher_free(acr_hasher *h);
 typedef void (*acr_task)(int64_t i, void *ctx);
 void acr_parallel(int64_t n, acr_task task, void *ctx);
 int acr_threads(void); /* of that pool */
+/* The cores that this process may use: launchers of several processes give each its own. */
+void acr_allowed_cpus(cpu_set_t *out);
 /* From here on the calling thread does its tasks alone and leaves the pool to the others. */
 void acr_parallel_alone(void);
 
@@ -115,7 +120,15 @@ typedef struct acr_pool acr_pool;
 accrue_status acr_pool_enter(acr_pool **out, int threads, accrue_error *err);
 void acr_pool_leave(acr_pool *pool); /* by the same thread, the one entered last; accepts NULL */
 
-double acr_seconds(void); /* monotonic */
+/* Starts a thread that takes no signal: those are for the process's own threads.  Returns 0, or an
+ * errno. */
+int acr_thread_start(pthread_t *out, void *(*main)(void *), void *arg);
+/* A lock and its condition, whose timed waits go by a clock that nobody sets; false where the
+ * system has none to give. */
+bool acr_lock_init(pthread_mutex_t *lock, pthread_cond_t *changed);
+void acr_lock_free(pthread_mutex_t *lock, pthread_cond_t *changed);
+struct timespec acr_deadline(double seconds); /* so far from now, for a timed wait on it */
+double acr_seconds(void);                     /* monotonic, like these */
 
 /* Strict JSON: duplicate keys, trailing text, non-finite numbers and files over `max_bytes` are
  * EFORMAT with line and column.  *out is the caller's reference. */

@@ -10,11 +10,7 @@
  * its tasks alone. */
 #include "base/base.h"
 
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <time.h>
 #include <unistd.h>
 
 #define INSIDE_MASK UINT64_C(0xffff)
@@ -49,14 +45,25 @@ static acr_pool shared = {.taken = PTHREAD_MUTEX_INITIALIZER,
 static _Thread_local acr_pool *mine = &shared;
 static _Thread_local bool in_region;
 
-/* Those that this process may use: launchers of several processes give each its own. */
+void acr_allowed_cpus(cpu_set_t *out)
+{
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+
+    if (sched_getaffinity(0, sizeof *out, out) == 0 && CPU_COUNT(out) > 0)
+        return;
+    CPU_ZERO(out); /* more than the set has room for */
+    for (size_t i = 0; i < CPU_SETSIZE && (i == 0 || (long)i < online); i++)
+        CPU_SET(i, out);
+}
+
 static int cores(void)
 {
     cpu_set_t allowed;
-    long n = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed)
-                                                                 : sysconf(_SC_NPROCESSORS_ONLN);
+    int n = 0;
 
-    return n < 1 ? 1 : (n > MAX_THREADS ? MAX_THREADS : (int)n);
+    acr_allowed_cpus(&allowed);
+    n = CPU_COUNT(&allowed);
+    return n > MAX_THREADS ? MAX_THREADS : n;
 }
 
 void accrue_set_threads(int n)
@@ -143,26 +150,18 @@ static void *worker(void *arg)
     }
 }
 
-/* Workers are made when first needed, deaf to signals.  Those of the process's pool live as long as
+/* Workers are made when first needed.  Those of the process's pool live as long as
  * the process.  A system that refuses one leaves fewer; the work gets done all the same. */
 static void need_workers(acr_pool *pool, int wanted)
 {
-    sigset_t all, old;
-    pthread_attr_t attributes;
     pthread_t thread;
     int n = atomic_load(&pool->workers);
 
-    if (n >= wanted || pthread_attr_init(&attributes) != 0)
-        return;
-    if (pool == &shared)
-        pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    for (; n < wanted && pthread_create(&thread, &attributes, worker, pool) == 0; n++)
-        if (pool != &shared)
+    for (; n < wanted && acr_thread_start(&thread, worker, pool) == 0; n++)
+        if (pool == &shared)
+            pthread_detach(thread);
+        else
             pool->thread[n] = thread;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    pthread_attr_destroy(&attributes);
     atomic_store(&pool->workers, n);
 }
 
@@ -266,12 +265,4 @@ void acr_pool_leave(acr_pool *pool)
     pthread_mutex_destroy(&pool->lock);
     pthread_mutex_destroy(&pool->taken);
     acr_free(pool);
-}
-
-double acr_seconds(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }

@@ -118,14 +118,15 @@ static int print_json(const accrue_verify_report *r, const cli_options *o)
 {
     json_t *groups = json_array();
     json_t *root = json_pack(
-        "{s:I, s:i, s:b, s:I, s:I, s:o, s:o, s:o, s:s, s:I, s:I, s:I, s:o, s:o, s:b, s:O}", "n",
-        (json_int_t)r->n, "ranks", r->ranks, "sharded", (int)r->sharded, "epoch_micro_batches",
+        "{s:I, s:i, s:b, s:I, s:I, s:o, s:o, s:o, s:b, s:s, s:I, s:I, s:I, s:o, s:o, s:b, s:O}",
+        "n", (json_int_t)r->n, "ranks", r->ranks, "sharded", (int)r->sharded, "epoch_micro_batches",
         (json_int_t)r->epoch_micro_batches, "epoch_steps", (json_int_t)r->epoch_steps,
         "parts_max_abs", real(r->parts_max_abs), "grad_max", real(r->grad_max), "parts_bound",
-        real(r->parts_bound), "loss_normalization", normalization_name(o), "micro_batches",
-        (json_int_t)r->micro_batches, "tokens", (json_int_t)r->tokens, "supervised_tokens",
-        (json_int_t)r->supervised_tokens, "bound", real(r->bound), "update_bound",
-        real(r->update_bound), "pass", (int)r->pass, "groups", groups);
+        real(r->parts_bound), "parts_pass", (int)r->parts_pass, "loss_normalization",
+        normalization_name(o), "micro_batches", (json_int_t)r->micro_batches, "tokens",
+        (json_int_t)r->tokens, "supervised_tokens", (json_int_t)r->supervised_tokens, "bound",
+        real(r->bound), "update_bound", real(r->update_bound), "pass", (int)r->pass, "groups",
+        groups);
     int failed = !root;
 
     for (int i = 0; i < r->n_rows && !failed; i++)

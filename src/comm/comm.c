@@ -2,15 +2,13 @@
 #include "comm/transport.h"
 
 #include <math.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 enum { GATHER, REDUCE, EXCHANGE };
 
-static const long listen_ns = 50000000; /* how soon an idle rank hears of a failure */
+static const double listen_s = 0.05; /* how soon an idle rank hears of a failure */
 
 int accrue_comm_rank(const accrue_comm *comm)
 {
@@ -247,10 +245,7 @@ static void idle(accrue_comm *c)
         return;
     }
     if (!err.status) {
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += listen_ns;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
+        until = acr_deadline(listen_s);
         if (pthread_cond_timedwait(&c->changed, &c->lock, &until) == 0)
             return;
     }
@@ -417,24 +412,6 @@ acr_comm_counters acr_comm_get_counters(accrue_comm *c)
 
 /* A rank's life --------------------------------------------------------------------------- */
 
-/* Waits are timed by a clock that nobody sets. */
-bool acr_comm_init_locks(pthread_mutex_t *lock, pthread_cond_t *changed)
-{
-    pthread_condattr_t monotonic;
-    bool fine = false;
-
-    if (pthread_condattr_init(&monotonic) != 0)
-        return false;
-    fine = pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC) == 0 &&
-           pthread_cond_init(changed, &monotonic) == 0;
-    pthread_condattr_destroy(&monotonic);
-    if (fine && pthread_mutex_init(lock, NULL) != 0) {
-        pthread_cond_destroy(changed);
-        fine = false;
-    }
-    return fine;
-}
-
 accrue_status acr_comm_create(accrue_comm **out, const acr_transport *transport, int rank, int size,
                               double timeout, accrue_error *err)
 {
@@ -453,7 +430,7 @@ accrue_status acr_comm_create(accrue_comm **out, const acr_transport *transport,
     c->recv = acr_calloc(n, sizeof *c->recv);
     c->send_bytes = acr_calloc(n, sizeof *c->send_bytes);
     c->recv_bytes = acr_calloc(n, sizeof *c->recv_bytes);
-    c->has_lock = acr_comm_init_locks(&c->lock, &c->changed);
+    c->has_lock = acr_lock_init(&c->lock, &c->changed);
     if (!c->begin || !c->send || !c->recv || !c->send_bytes || !c->recv_bytes || !c->has_lock) {
         accrue_comm_free(c);
         return acr_enomem(err, n * 5 * sizeof *c->send, "a rank");
@@ -463,18 +440,13 @@ accrue_status acr_comm_create(accrue_comm **out, const acr_transport *transport,
     return ACCRUE_OK;
 }
 
-/* The process's signals are for its own threads: this one takes none. */
 accrue_status acr_comm_start(accrue_comm *c, accrue_error *err)
 {
-    sigset_t all, before;
     int code = 0;
 
     if (c->size == 1)
         return ACCRUE_OK;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    code = pthread_create(&c->thread, NULL, run, c);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    code = acr_thread_start(&c->thread, run, c);
     if (code)
         return acr_fail_errno(err, code, "cannot start a thread for", "a rank");
     c->has_thread = true;
@@ -494,10 +466,8 @@ void accrue_comm_free(accrue_comm *c)
     }
     if (c->transport)
         c->transport->close(c);
-    if (c->has_lock) {
-        pthread_cond_destroy(&c->changed);
-        pthread_mutex_destroy(&c->lock);
-    }
+    if (c->has_lock)
+        acr_lock_free(&c->lock, &c->changed);
     acr_free(c->begin);
     acr_free(c->send);
     acr_free(c->recv);

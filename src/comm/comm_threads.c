@@ -6,9 +6,7 @@
 #include "comm/transport.h"
 
 #include <errno.h>
-#include <math.h>
 #include <string.h>
-#include <time.h>
 
 enum { PIECE = 1 << 20 /* bytes of a rank's part that are combined at a time */ };
 
@@ -32,27 +30,11 @@ static void job_free(thread_job *job)
 {
     if (!job)
         return;
-    if (job->has_lock) {
-        pthread_cond_destroy(&job->changed);
-        pthread_mutex_destroy(&job->lock);
-    }
+    if (job->has_lock)
+        acr_lock_free(&job->lock, &job->changed);
     acr_free(job->places);
     acr_free(job->parts);
     acr_free(job);
-}
-
-static struct timespec after(double seconds)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    if (seconds > 1e9)
-        seconds = 1e9;
-    t.tv_sec += (time_t)seconds;
-    t.tv_nsec += (long)((seconds - floor(seconds)) * 1e9);
-    t.tv_sec += t.tv_nsec / 1000000000;
-    t.tv_nsec %= 1000000000;
-    return t;
 }
 
 /* With the lock held: until `counter` of rank `peer` is at least `value`. */
@@ -61,7 +43,7 @@ static accrue_status wait_for(accrue_comm *c, const acr_comm_request *r, int pee
 {
     accrue_status st = ACCRUE_OK;
     thread_job *job = c->job;
-    const struct timespec until = after(c->timeout);
+    const struct timespec until = acr_deadline(c->timeout);
     int code = 0;
 
     for (;;) {
@@ -249,7 +231,7 @@ static thread_job *job_create(int size) /* NULL when out of memory */
         return NULL;
     job->places = acr_calloc(n, sizeof *job->places);
     job->parts = acr_calloc(n * n, sizeof *job->parts);
-    job->has_lock = acr_comm_init_locks(&job->lock, &job->changed);
+    job->has_lock = acr_lock_init(&job->lock, &job->changed);
     if (!job->places || !job->parts || !job->has_lock) {
         job_free(job);
         return NULL;

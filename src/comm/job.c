@@ -2,7 +2,6 @@
  * and who tells people of a failure. */
 #include "comm/transport.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -32,13 +31,8 @@ static uint64_t machine(void)
 static place own_place(void)
 {
     place p = {.machine = machine()};
-    const long online = sysconf(_SC_NPROCESSORS_ONLN);
 
-    if (sched_getaffinity(0, sizeof p.cpus, &p.cpus) == 0 && CPU_COUNT(&p.cpus) > 0)
-        return p;
-    CPU_ZERO(&p.cpus); /* more than the set has room for */
-    for (size_t i = 0; i < CPU_SETSIZE && (i == 0 || (long)i < online); i++)
-        CPU_SET(i, &p.cpus);
+    acr_allowed_cpus(&p.cpus);
     return p;
 }
 

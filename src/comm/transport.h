@@ -8,7 +8,6 @@
 
 #include "comm/comm.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 typedef struct acr_transport {
@@ -58,7 +57,6 @@ struct accrue_comm {
 accrue_status acr_comm_create(accrue_comm **out, const acr_transport *transport, int rank, int size,
                               double timeout, accrue_error *err);
 accrue_status acr_comm_start(accrue_comm *c, accrue_error *err);
-bool acr_comm_init_locks(pthread_mutex_t *lock, pthread_cond_t *changed);
 accrue_status acr_comm_check_timeout(double timeout, accrue_error *err);
 
 /* Failures of a collective, for transports; each returns its status. */

@@ -6,13 +6,11 @@
 #include "data/readers.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <string.h>
-#include <time.h>
 
 enum { SLOTS = 2 };
 
-static const long tell_ns = 200000000; /* between two words of a wait */
+static const double tell_s = 0.2; /* between two words of a wait */
 
 typedef struct slot {
     acr_batch batch;
@@ -174,35 +172,16 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* The process's signals are for its own threads: this one takes none. */
 static accrue_status start_thread(acr_loader *l, accrue_error *err)
 {
-    sigset_t all;
-    sigset_t before;
     int code = 0;
 
     l->ledger = acr_ledger_used();
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    code = pthread_create(&l->thread, NULL, run, l);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    code = acr_thread_start(&l->thread, run, l);
     if (code)
         return acr_fail_errno(err, code, "cannot start a thread for", l->states_dir);
     l->has_thread = true;
     return ACCRUE_OK;
-}
-
-/* Waits are timed by a clock that nobody sets. */
-static bool init_locks(acr_loader *l)
-{
-    pthread_condattr_t monotonic;
-
-    if (pthread_mutex_init(&l->lock, NULL) != 0 || pthread_condattr_init(&monotonic) != 0)
-        return false;
-    l->has_lock = pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC) == 0 &&
-                  pthread_cond_init(&l->changed, &monotonic) == 0;
-    pthread_condattr_destroy(&monotonic);
-    return l->has_lock;
 }
 
 accrue_status acr_loader_create(acr_loader **out, acr_dataset *d, const acr_loader_options *opt,
@@ -226,7 +205,8 @@ accrue_status acr_loader_create(acr_loader **out, acr_dataset *d, const acr_load
     l->opt = *opt;
     for (int i = 0; i < SLOTS; i++)
         ACR_TRY(acr_batch_alloc(&l->slots[i].batch, &opt->shape, 16, err));
-    if (!init_locks(l)) {
+    l->has_lock = acr_lock_init(&l->lock, &l->changed);
+    if (!l->has_lock) {
         st = acr_enomem(err, sizeof *l, "the loader's lock");
         goto cleanup;
     }
@@ -250,10 +230,8 @@ void acr_loader_free(acr_loader *l)
         pthread_mutex_unlock(&l->lock);
         pthread_join(l->thread, NULL);
     }
-    if (l->has_lock) {
-        pthread_cond_destroy(&l->changed);
-        pthread_mutex_destroy(&l->lock);
-    }
+    if (l->has_lock)
+        acr_lock_free(&l->lock, &l->changed);
     for (int i = 0; i < SLOTS; i++)
         acr_batch_free(&l->slots[i].batch);
     acr_states_free(&l->states);
@@ -333,10 +311,7 @@ static accrue_status wait_for(acr_loader *l, const slot *s, accrue_error *err)
     struct timespec until;
 
     while (!s->full && !st) {
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += tell_ns;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
+        until = acr_deadline(tell_s);
         while (!s->full && pthread_cond_timedwait(&l->changed, &l->lock, &until) != ETIMEDOUT)
             ;
         if (s->full || !l->opt.waiting)

@@ -15,6 +15,52 @@
 
 #include <string.h>
 
+/* What operators find ----------------------------------------------------------------------- */
+
+/* Where operators find the group's matrices, or NULL when they are released. */
+static void point_at_weights(const acr_part *p, const void *weights)
+{
+    const acr_model *m = p->d->model;
+
+    for (int i = 0; i < m->n_params; i++) {
+        acr_param *q = &m->params[i];
+        const char *at = weights;
+        if (!q->trainable || q->group != p->g || q->cols == 1)
+            continue;
+        if (at)
+            at += (size_t)q->offset * (p->as_bf16 ? sizeof(uint16_t) : real_bytes(p->d));
+        if (p->as_bf16)
+            q->bf16 = (const uint16_t *)(const void *)at;
+        else
+            q->master = (void *)(uintptr_t)at;
+    }
+}
+
+/* Vectors are whole on every rank, at all times. */
+static void point_at_vectors(const acr_part *p)
+{
+    const acr_model *m = p->d->model;
+
+    for (int i = 0; i < m->n_params; i++) {
+        acr_param *q = &m->params[i];
+        if (q->trainable && q->group == p->g && q->cols == 1)
+            q->master =
+                (char *)p->vectors + (size_t)(q->offset - p->g->n_matrices) * real_bytes(p->d);
+    }
+}
+
+static void point_at_grad(const acr_part *p, void *grad)
+{
+    const acr_model *m = p->d->model;
+
+    p->g->grad = grad;
+    for (int i = 0; i < m->n_params; i++) {
+        acr_param *q = &m->params[i];
+        if (q->trainable && q->group == p->g)
+            q->grad = grad ? (char *)grad + (size_t)q->offset * real_bytes(p->d) : NULL;
+    }
+}
+
 /* Creation ---------------------------------------------------------------------------------- */
 
 static accrue_status need(acr_dist *d, void *out, size_t bytes, const char *what, accrue_error *err)
@@ -56,9 +102,6 @@ static accrue_status set_shares(acr_part *p, accrue_error *err)
 cleanup:
     return st;
 }
-
-static void point_at_weights(const acr_part *p, const void *weights);
-static void point_at_grad(const acr_part *p, void *grad);
 
 /* While the largest micro-batch is measured, operators are to find that weights and gradients are
  * there; what they find is not touched. */
@@ -144,7 +187,28 @@ void acr_dist_free(acr_dist *d)
     acr_free(d);
 }
 
-/* Planning ---------------------------------------------------------------------------------- */
+/* Failures ---------------------------------------------------------------------------------- */
+
+/* A failure of the job, or the first that this rank's micro-batch met with. */
+static void fail(acr_dist *d, accrue_status st, const accrue_error *e)
+{
+    if (d->status)
+        return;
+    d->status = st;
+    d->error = *e;
+    acr_tape_fail(d->tape, st, "%s", e->message);
+}
+
+void acr_dist_wait(acr_dist *d, acr_comm_request *r)
+{
+    accrue_error e = {0};
+    accrue_status st = acr_comm_wait(d->comm, r, &e);
+
+    if (st)
+        fail(d, st, &e);
+}
+
+/* Weights ----------------------------------------------------------------------------------- */
 
 static acr_part *part_of(acr_dist *d, const acr_group *g)
 {
@@ -153,6 +217,117 @@ static acr_part *part_of(acr_dist *d, const acr_group *g)
             return &d->parts[i];
     return NULL;
 }
+
+/* A group of vectors alone has nothing that comes and goes. */
+static bool comes_and_goes(const acr_part *p)
+{
+    return p->g->n_matrices > 0;
+}
+
+static void gather(acr_part *p)
+{
+    acr_dist *d = p->d;
+    acr_comm_label label = {ACR_COMM_WEIGHTS, "the weights of", p->g->name};
+    const acr_dtype operand = p->as_bf16 ? ACR_DTYPE_BF16 : d->model->real;
+    const size_t begin = p->weight_begin[d->rank];
+    const size_t bytes = p->weight_begin[d->rank + 1] - begin;
+
+    if (!comes_and_goes(p))
+        return;
+    acr_convert(operand, (char *)p->weights + begin, d->model->real, p->g->master,
+                (int64_t)(bytes / acr_dtype_bytes(operand)));
+    acr_comm_gather_begin(d->comm, &p->gather, label, p->weights, p->weight_begin);
+    acr_dist_wait(d, &p->gather);
+    p->gathered = true;
+    point_at_weights(p, p->weights);
+}
+
+static void release(acr_part *p)
+{
+    if (p->gathered)
+        point_at_weights(p, NULL);
+    p->gathered = false;
+}
+
+/* Up to and with part `to`; those that are passing make room for the next. */
+static void gather_forward(acr_dist *d, int to)
+{
+    for (; d->forward_at <= to; d->forward_at++) {
+        acr_part *p = &d->parts[d->forward_at];
+        for (int i = 0; comes_and_goes(p) && i < d->forward_at; i++)
+            if (d->parts[i].passing)
+                release(&d->parts[i]);
+        gather(p);
+    }
+}
+
+static void on_forward(acr_group *g, void *payload)
+{
+    acr_dist *d = payload;
+    const acr_part *p = part_of(d, g);
+
+    if (p)
+        gather_forward(d, (int)(p - d->parts));
+}
+
+/* Gradients --------------------------------------------------------------------------------- */
+
+/* Before the first gradient of a micro-batch goes into the group. */
+void acr_part_touch(acr_part *p)
+{
+    acr_dist *d = p->d;
+
+    if (p->touched)
+        return;
+    p->touched = true;
+    acr_dist_wait(d, &p->reduce);
+    if (p->passing && d->passing && d->passing != p)
+        acr_dist_wait(d, &d->passing->reduce);
+    if (p->passing)
+        d->passing = p;
+    if (d->apart)
+        point_at_grad(p, p->grad);
+    if (d->apart || d->reproducible)
+        memset(p->g->grad, 0, (size_t)p->g->n * real_bytes(d));
+}
+
+/* Up to and with part `to`, from the last backward. */
+static void reduce_backward(acr_dist *d, int to)
+{
+    for (; d->n - 1 - d->backward_at >= to; d->backward_at++) {
+        acr_part *p = &d->parts[d->n - 1 - d->backward_at];
+        if (d->sharded && p->passing && !p->gathered)
+            gather(p);
+        acr_part_complete(p);
+        if (p->passing)
+            release(p);
+    }
+}
+
+static void on_backward(acr_group *g, void *payload)
+{
+    acr_dist *d = payload;
+    acr_part *p = part_of(d, g);
+
+    if (!p)
+        return;
+    if (d->sharded && p->passing && !p->gathered) {
+        reduce_backward(d, (int)(p - d->parts) + 1);
+        gather(p);
+    }
+    acr_part_touch(p);
+}
+
+static void on_ready(acr_group *g, void *payload)
+{
+    acr_dist *d = payload;
+    const acr_part *p = part_of(d, g);
+
+    if (p)
+        reduce_backward(d, (int)(p - d->parts));
+}
+
+/* Planning ---------------------------------------------------------------------------------- */
 
 /* By first use; what is not used at all comes last. */
 static bool comes_after(const acr_part *a, const acr_part *b)
@@ -181,12 +356,6 @@ static void find_uses(acr_dist *d, const acr_tape *t)
         }
 }
 
-/* A group of vectors alone has nothing that comes and goes. */
-static bool comes_and_goes(const acr_part *p)
-{
-    return p->g->n_matrices > 0;
-}
-
 static void find_passing(acr_dist *d)
 {
     for (int i = 0; i < d->n; i++) {
@@ -196,19 +365,6 @@ static void find_passing(acr_dist *d)
         d->parts[i].passing = comes_and_goes(&d->parts[i]) && next < d->n &&
                               d->parts[next].first_use >= 0 &&
                               d->parts[i].last_use < d->parts[next].first_use;
-    }
-}
-
-/* Vectors are whole on every rank, at all times. */
-static void point_at_vectors(const acr_part *p)
-{
-    const acr_model *m = p->d->model;
-
-    for (int i = 0; i < m->n_params; i++) {
-        acr_param *q = &m->params[i];
-        if (q->trainable && q->group == p->g && q->cols == 1)
-            q->master =
-                (char *)p->vectors + (size_t)(q->offset - p->g->n_matrices) * real_bytes(p->d);
     }
 }
 
@@ -268,10 +424,6 @@ cleanup:
     return st;
 }
 
-static void on_forward(acr_group *g, void *payload);
-static void on_backward(acr_group *g, void *payload);
-static void on_ready(acr_group *g, void *payload);
-
 accrue_status acr_dist_plan(acr_dist *d, acr_tape *t, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
@@ -293,163 +445,6 @@ int64_t acr_dist_bytes(const acr_dist *d, int64_t *deferred)
 {
     *deferred = d->deferred_bytes;
     return d->bytes;
-}
-
-/* Failures ---------------------------------------------------------------------------------- */
-
-/* A failure of the job, or the first that this rank's micro-batch met with. */
-static void fail(acr_dist *d, accrue_status st, const accrue_error *e)
-{
-    if (d->status)
-        return;
-    d->status = st;
-    d->error = *e;
-    acr_tape_fail(d->tape, st, "%s", e->message);
-}
-
-void acr_dist_wait(acr_dist *d, acr_comm_request *r)
-{
-    accrue_error e = {0};
-    accrue_status st = acr_comm_wait(d->comm, r, &e);
-
-    if (st)
-        fail(d, st, &e);
-}
-
-/* Weights ----------------------------------------------------------------------------------- */
-
-/* Where operators find the group's matrices, or NULL when they are released. */
-static void point_at_weights(const acr_part *p, const void *weights)
-{
-    const acr_model *m = p->d->model;
-
-    for (int i = 0; i < m->n_params; i++) {
-        acr_param *q = &m->params[i];
-        const char *at = weights;
-        if (!q->trainable || q->group != p->g || q->cols == 1)
-            continue;
-        if (at)
-            at += (size_t)q->offset * (p->as_bf16 ? sizeof(uint16_t) : real_bytes(p->d));
-        if (p->as_bf16)
-            q->bf16 = (const uint16_t *)(const void *)at;
-        else
-            q->master = (void *)(uintptr_t)at;
-    }
-}
-
-static void gather(acr_part *p)
-{
-    acr_dist *d = p->d;
-    acr_comm_label label = {ACR_COMM_WEIGHTS, "the weights of", p->g->name};
-    const acr_dtype operand = p->as_bf16 ? ACR_DTYPE_BF16 : d->model->real;
-    const size_t begin = p->weight_begin[d->rank];
-    const size_t bytes = p->weight_begin[d->rank + 1] - begin;
-
-    if (!comes_and_goes(p))
-        return;
-    acr_convert(operand, (char *)p->weights + begin, d->model->real, p->g->master,
-                (int64_t)(bytes / acr_dtype_bytes(operand)));
-    acr_comm_gather_begin(d->comm, &p->gather, label, p->weights, p->weight_begin);
-    acr_dist_wait(d, &p->gather);
-    p->gathered = true;
-    point_at_weights(p, p->weights);
-}
-
-static void release(acr_part *p)
-{
-    if (p->gathered)
-        point_at_weights(p, NULL);
-    p->gathered = false;
-}
-
-/* Up to and with part `to`; those that are passing make room for the next. */
-static void gather_forward(acr_dist *d, int to)
-{
-    for (; d->forward_at <= to; d->forward_at++) {
-        acr_part *p = &d->parts[d->forward_at];
-        for (int i = 0; comes_and_goes(p) && i < d->forward_at; i++)
-            if (d->parts[i].passing)
-                release(&d->parts[i]);
-        gather(p);
-    }
-}
-
-static void on_forward(acr_group *g, void *payload)
-{
-    acr_dist *d = payload;
-    const acr_part *p = part_of(d, g);
-
-    if (p)
-        gather_forward(d, (int)(p - d->parts));
-}
-
-/* Gradients --------------------------------------------------------------------------------- */
-
-static void point_at_grad(const acr_part *p, void *grad)
-{
-    const acr_model *m = p->d->model;
-
-    p->g->grad = grad;
-    for (int i = 0; i < m->n_params; i++) {
-        acr_param *q = &m->params[i];
-        if (q->trainable && q->group == p->g)
-            q->grad = grad ? (char *)grad + (size_t)q->offset * real_bytes(p->d) : NULL;
-    }
-}
-
-/* Before the first gradient of a micro-batch goes into the group. */
-void acr_part_touch(acr_part *p)
-{
-    acr_dist *d = p->d;
-
-    if (p->touched)
-        return;
-    p->touched = true;
-    acr_dist_wait(d, &p->reduce);
-    if (p->passing && d->passing && d->passing != p)
-        acr_dist_wait(d, (acr_comm_request *)(uintptr_t)&d->passing->reduce);
-    if (p->passing)
-        d->passing = p;
-    if (d->apart)
-        point_at_grad(p, p->grad);
-    if (d->apart || d->reproducible)
-        memset(p->g->grad, 0, (size_t)p->g->n * real_bytes(d));
-}
-
-/* Up to and with part `to`, from the last backward. */
-static void reduce_backward(acr_dist *d, int to)
-{
-    for (; d->n - 1 - d->backward_at >= to; d->backward_at++) {
-        acr_part *p = &d->parts[d->n - 1 - d->backward_at];
-        if (d->sharded && p->passing && !p->gathered)
-            gather(p);
-        acr_part_complete(p);
-        if (p->passing)
-            release(p);
-    }
-}
-
-static void on_backward(acr_group *g, void *payload)
-{
-    acr_dist *d = payload;
-    acr_part *p = part_of(d, g);
-
-    if (!p)
-        return;
-    if (d->sharded && p->passing && !p->gathered) {
-        reduce_backward(d, (int)(p - d->parts) + 1);
-        gather(p);
-    }
-    acr_part_touch(p);
-}
-
-static void on_ready(acr_group *g, void *payload)
-{
-    acr_dist *d = payload;
-    const acr_part *p = part_of(d, g);
-
-    if (p)
-        reduce_backward(d, (int)(p - d->parts));
 }
 
 /* Windows and micro-batches ----------------------------------------------------------------- */

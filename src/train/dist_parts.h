@@ -38,7 +38,7 @@ struct acr_dist {
     acr_part *parts; /* [n] in the order of first uses */
     int n;
     void *passing_weights, *passing_grad;
-    const acr_part *passing; /* whose gradient is in passing_grad */
+    acr_part *passing; /* whose gradient is in passing_grad */
     int64_t bytes, deferred_bytes;
 
     acr_tape *tape;

@@ -287,7 +287,8 @@ static accrue_status take_note(accrue_run *run, accrue_status st, int64_t place,
     return ACCRUE_OK;
 }
 
-/* This rank's places up to and with `last`, from where it stands. */
+/* This rank's places up to and with `last`, from where it stands; with the window's last one the
+ * sums over ranks are there. */
 static accrue_status run_places(accrue_run *run, int64_t last, accrue_metrics *metrics,
                                 accrue_error *err)
 {
@@ -503,8 +504,6 @@ static accrue_status join_window(accrue_run *run, int64_t place, accrue_metrics 
         ACR_TRY(mend(run, place, metrics, err));
     if (at_edge && run->ranks > 1)
         ACR_TRY(take_over(run, err));
-    if (at_edge)
-        ACR_TRY(acr_dist_finish(run->dist, err));
     run->compute_seconds +=
         acr_seconds() - start - (run->compute_seconds + run->data_seconds - before);
 

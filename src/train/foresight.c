@@ -67,7 +67,7 @@ cleanup:
 accrue_status acr_plan_memory(accrue_run *run, accrue_error *err)
 {
     run->plan.ranks = run->ranks;
-    run->plan.sharded = run->opt.fsdp_shard && run->ranks > 1;
+    run->plan.sharded = run->setup.model->sharding.ranks > 1;
     run->plan.window = run->window_n;
     run->plan.rank_bytes = state_bytes(run, false);
     run->plan.passing_bytes = acr_dist_bytes(run->dist, &run->plan.deferred_bytes);

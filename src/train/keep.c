@@ -312,7 +312,7 @@ static accrue_status check_replicas(const accrue_run *run, accrue_error *err)
     const acr_model *m = run->setup.model;
     uint64_t hash = 0;
 
-    if (run->ranks == 1 || m->sharding.ranks > 1)
+    if (run->ranks == 1 || run->plan.sharded)
         return ACCRUE_OK;
     for (int i = 0; i < m->n_groups; i++)
         hash = acr_hash_bytes(m->groups[i].master,
@@ -327,7 +327,7 @@ static accrue_status begin_writing(accrue_run *run, const acr_save_content *cont
 {
     acr_model *m = run->setup.model;
 
-    if (run->opt.fsdp_shard && run->ranks > 1)
+    if (run->plan.sharded)
         return acr_save_shared(&run->save, run->saving_dir, m, content, run->comm, err);
     return run->rank ? ACCRUE_OK : acr_save_begin(&run->save, run->saving_dir, m, content, err);
 }

@@ -2,9 +2,6 @@
  * and a pool of its own, all pools together no larger than the process's. */
 #include "train/train.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 typedef struct rank_thread {
     accrue_comm *comm;
     int threads;
@@ -34,16 +31,10 @@ static void *run_thread(void *arg)
     return NULL;
 }
 
-/* The process's signals are for its first thread. */
 static void start(rank_thread *r)
 {
-    sigset_t all, before;
-    int code = 0;
+    const int code = acr_thread_start(&r->thread, run_thread, r);
 
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    code = pthread_create(&r->thread, NULL, run_thread, r);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     r->started = code == 0;
     if (code) {
         r->status = acr_fail_errno(&r->error, code, "cannot start a thread for", "a rank");

@@ -1,5 +1,5 @@
 /* ranks.h - what the training layer knows of ranks: how they sum, what they exchange and when, and
- * how they come to one mind.  Below train.h, one section per file. */
+ * how they come to one mind.  Part of train.h, one section per file. */
 #ifndef ACR_RANKS_H
 #define ACR_RANKS_H
 

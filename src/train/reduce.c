@@ -17,6 +17,7 @@ static void search_task(int64_t i, void *ctx)
     const acr_dtype real = s->p->d->model->real;
     const int64_t begin = i * ACR_BLOCK, n = least(ACR_BLOCK, s->p->g->n - begin);
     const char *x = (const char *)s->p->g->grad + (size_t)begin * acr_dtype_bytes(real);
+    /* The plain search is the faster one: gradients go through it in every micro-batch. */
     int64_t bad =
         isinf(s->limit) ? acr_find_nonfinite(real, x, n) : acr_find_unfit(real, x, n, s->limit);
     int64_t known = atomic_load(&s->bad);

@@ -7,7 +7,6 @@
  * waits for no disk where it does not. */
 #include "train/save_parts.h"
 
-#include <signal.h>
 #include <string.h>
 
 /* Writing --------------------------------------------------------------------------------- */
@@ -107,7 +106,7 @@ static accrue_status write_both(writing *state, writing *model, accrue_error *er
 {
     accrue_status st = ACCRUE_OK;
     pthread_t thread;
-    bool beside = !state->s->comm && pthread_create(&thread, NULL, write_beside, state) == 0;
+    bool beside = !state->s->comm && acr_thread_start(&thread, write_beside, state) == 0;
 
     if (!beside)
         write_beside(state);
@@ -249,13 +248,8 @@ static void *run_thread(void *arg)
 /* A system that gives no thread has it written here and now. */
 static void start(acr_save *s)
 {
-    sigset_t all, before;
-
     s->ledger = acr_ledger_used();
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    s->has_thread = pthread_create(&s->thread, NULL, run_thread, s) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    s->has_thread = acr_thread_start(&s->thread, run_thread, s) == 0;
     if (!s->has_thread) {
         s->wait = false;
         run(s);
@@ -294,10 +288,8 @@ static void tensor_file_free(acr_tensor_file *f)
 
 static void save_free(acr_save *s)
 {
-    if (s->has_lock) {
-        pthread_cond_destroy(&s->changed);
-        pthread_mutex_destroy(&s->lock);
-    }
+    if (s->has_lock)
+        acr_lock_free(&s->lock, &s->changed);
     for (int i = 0; i < s->n_origins; i++)
         acr_free(s->origins[i].copy);
     for (int i = 0; i < s->n_texts; i++)
@@ -327,11 +319,11 @@ static accrue_status save_create(acr_save **out, const char *dir, acr_model *m,
     s->comm = comm;
     atomic_init(&s->done, false);
     ACR_TRY(acr_save_take(s, dir, m, c, err));
-    if (pthread_mutex_init(&s->lock, NULL) != 0 || pthread_cond_init(&s->changed, NULL) != 0) {
+    s->has_lock = acr_lock_init(&s->lock, &s->changed);
+    if (!s->has_lock) {
         st = acr_enomem(err, sizeof *s, "a checkpoint's lock");
         goto cleanup;
     }
-    s->has_lock = true;
     s->wait = c->wait;
     *out = s;
     s = NULL;

@@ -5,7 +5,6 @@
 
 #include "train/train.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 enum {

@@ -64,7 +64,7 @@ static void keep_for_proof(accrue_run *run, const acr_proof *v, int64_t index,
 {
     acr_proof *into = &run->proof;
 
-    if (index % run->ranks || run->opt.fsdp_shard || (into->set && into->rows <= m->tokens))
+    if (index % run->ranks || run->plan.sharded || (into->set && into->rows <= m->tokens))
         return;
     *into = *v;
     into->set = true;

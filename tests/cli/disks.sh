@@ -2,16 +2,7 @@
 # disks.sh ACCRUE EXAMPLE WORK - the real command on disks that are full, read-only, or gone.
 #
 # Runs itself in a mount namespace of its own, where it may make small file systems.
-set -u
-accrue=$1
-example=$2
-work=$3
-failed=0
-
-complain() {
-    echo "$*"
-    failed=1
-}
+. "$(dirname "$0")/common.sh"
 
 if [ "${4:-}" != inside ]; then
     rm -rf "$work"

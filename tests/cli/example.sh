@@ -1,15 +1,6 @@
 #!/bin/sh
 # example.sh ACCRUE EXAMPLE WORK - the real command on the example, from data set to checkpoint.
-set -u
-accrue=$1
-example=$2
-work=$3
-failed=0
-
-complain() {
-    echo "$*"
-    failed=1
-}
+. "$(dirname "$0")/common.sh"
 
 # expect CODE ARGUMENT...: runs the command, its output in $work/out and $work/err
 expect() {

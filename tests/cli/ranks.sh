@@ -1,16 +1,7 @@
 #!/bin/sh
 # ranks.sh ACCRUE EXAMPLE WORK - the real command with ranks as threads: the files of one rank, whatever
 # their number and layout, also when signals stop them and another number goes on.
-set -u
-accrue=$1
-example=$2
-work=$3
-failed=0
-
-complain() {
-    echo "$*"
-    failed=1
-}
+. "$(dirname "$0")/common.sh"
 
 rm -rf "$work"
 mkdir -p "$work"

@@ -1,16 +1,7 @@
 #!/bin/sh
 # signals.sh ACCRUE EXAMPLE WORK - the real command under signals: what is saved, how it exits, and
 # that the same command ends as one that was left alone.
-set -u
-accrue=$1
-example=$2
-work=$3
-failed=0
-
-complain() {
-    echo "$*"
-    failed=1
-}
+. "$(dirname "$0")/common.sh"
 
 rm -rf "$work"
 mkdir -p "$work"

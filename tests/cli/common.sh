@@ -1,0 +1,13 @@
+# common.sh - to be read by a script that is called with ACCRUE EXAMPLE WORK: the command, the folder of
+# the example and one to work in.  A script goes on after a complaint and exits with $failed.
+# shellcheck disable=SC2034
+set -u
+accrue=$1
+example=$2
+work=$3
+failed=0
+
+complain() {
+    echo "$*"
+    failed=1
+}
