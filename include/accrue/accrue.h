@@ -564,6 +564,19 @@ ACCRUE_API ACCRUE_CHECK accrue_status accrue_inspect(char **out, const char *dir
                                                      accrue_error *err);
 ACCRUE_API void accrue_string_free(char *s);
 
+/* From a model to a measured draft -------------------------------------------------------- */
+
+/* How far a long call is.  Counts start where the work that was there already ends. */
+typedef struct accrue_progress {
+    const char *unit;      /* what done and total count: "rows" */
+    int64_t done, total;   /* with what was there already */
+    int64_t found;         /* of them, there already */
+    int64_t tokens, bytes; /* read or made in this call */
+    double seconds;        /* of this call */
+} accrue_progress;
+/* Non-zero stops with ECANCELED; what was written stays, and the same call goes on from it. */
+typedef int (*accrue_progress_cb)(const accrue_progress *progress, void *payload);
+
 #ifdef __cplusplus
 }
 #endif

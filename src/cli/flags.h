@@ -33,7 +33,19 @@ typedef struct cli_options {
     char stage[8];                 /* what its keys stand under: "train." or nothing */
 } cli_options;
 
-enum { FOR_TRAIN = 1, FOR_VERIFY = 2, FOR_INSPECT = 4, FOR_PLOT = 8, FOR_CHECK = 16 };
+enum {
+    FOR_TRAIN = 1,
+    FOR_VERIFY = 2,
+    FOR_INSPECT = 4,
+    FOR_PLOT = 8,
+    FOR_CHECK = 16,
+    FOR_IMPORT = 32,
+    FOR_PREPARE = 64,
+    FOR_GENERATE = 128,
+    FOR_EXTRACT = 256,
+    FOR_EVAL = 512,
+    FOR_EXPORT = 1024
+};
 
 typedef enum flag_kind {
     FLAG_GROUP, /* a heading, or, without `help`, just a section of the configuration */

@@ -53,6 +53,56 @@ const acr_tensor *acr_weights_find(const acr_weights *w, const char *name);
 accrue_status acr_npy_read(acr_tensor *out, acr_map *map, const char *path, accrue_error *err);
 accrue_status acr_npy_write(const char *path, const acr_tensor *t, accrue_error *err);
 
+/* GGUF ------------------------------------------------------------------------------------ */
+
+/* A mapped GGUF file, versions 2 and 3, little endian.  Refused: absurd counts, offsets that are not
+ * aligned, tensors that overlap or end past the file, unknown types, keys given twice. */
+typedef struct acr_gguf acr_gguf;
+
+typedef enum acr_gguf_type { /* as the file numbers them */
+                             ACR_GGUF_F32 = 0,
+                             ACR_GGUF_F16 = 1,
+                             ACR_GGUF_Q4_0 = 2,
+                             ACR_GGUF_Q4_1 = 3,
+                             ACR_GGUF_Q5_0 = 6,
+                             ACR_GGUF_Q5_1 = 7,
+                             ACR_GGUF_Q8_0 = 8,
+                             ACR_GGUF_Q4_K = 12,
+                             ACR_GGUF_Q5_K = 13,
+                             ACR_GGUF_Q6_K = 14,
+                             ACR_GGUF_I32 = 26,
+                             ACR_GGUF_I64 = 27,
+                             ACR_GGUF_F64 = 28,
+                             ACR_GGUF_BF16 = 30
+} acr_gguf_type;
+const char *acr_gguf_type_name(acr_gguf_type t); /* "Q4_K"; NULL: not known */
+
+typedef struct acr_gguf_tensor {
+    const char *name;
+    acr_gguf_type type;
+    int n_dims;
+    int64_t dims[ACR_MAX_DIMS]; /* outermost first, as everywhere else here; the file's reversed */
+    const void *data;
+    size_t bytes;
+} acr_gguf_tensor;
+
+accrue_status acr_gguf_open(acr_gguf **out, const char *path, accrue_error *err);
+void acr_gguf_close(acr_gguf *g);
+int acr_gguf_count(const acr_gguf *g);
+const acr_gguf_tensor *acr_gguf_at(const acr_gguf *g, int i);
+const acr_gguf_tensor *acr_gguf_find(const acr_gguf *g, const char *name); /* or NULL */
+/* The metadata: numbers, strings, booleans, and arrays of these; owned by `g`. */
+const json_t *acr_gguf_metadata(const acr_gguf *g);
+/* `n` elements from a whole number of blocks on, as f32: what llama.cpp's reference code and the
+ * `gguf` package make of them, bit for bit. */
+void acr_gguf_dequantize(acr_gguf_type type, const void *blocks, int64_t n, float *out);
+int acr_gguf_block(acr_gguf_type type, size_t *bytes); /* elements of a block and its bytes */
+/* The tokenizer.json object that the metadata's byte-level BPE vocabulary amounts to, and the files
+ * that go with it; *out is NULL where the file carries another kind of vocabulary or none, which
+ * `why` (ACR_WHY bytes) then tells. */
+enum { ACR_WHY = 200 };
+accrue_status acr_gguf_tokenizer(json_t **out, char *why, const acr_gguf *g, accrue_error *err);
+
 /* Data set -------------------------------------------------------------------------------- */
 
 typedef struct acr_dataset acr_dataset; /* HF save_to_disk folder, memory-mapped */

@@ -45,6 +45,26 @@ void acr_config_free(acr_config *c);
 /* The decoder's own object of a verifier's config.json: "text_config" where there is one. */
 const json_t *acr_verifier_config(const json_t *json);
 
+/* A trained model in a Hugging Face folder (config.json, one or several safetensors files) or in a
+ * GGUF file, both seen as the former: by its names, shapes and layouts (llama's q and k rows, which
+ * GGUF keeps permuted, are put back). */
+typedef struct acr_pretrained acr_pretrained;
+accrue_status acr_pretrained_open(acr_pretrained **out, const char *path, accrue_error *err);
+void acr_pretrained_close(acr_pretrained *p);
+const json_t *acr_pretrained_config(const acr_pretrained *p); /* config.json's object */
+/* generation_config.json's, or what GGUF says of it; NULL: nothing. */
+const json_t *acr_pretrained_generation(const acr_pretrained *p);
+int acr_pretrained_count(const acr_pretrained *p);
+/* The i-th tensor: name, shape, and the type that holds it without loss in a safetensors file (BF16
+ * for quantised ones, which that rounds); `data` is NULL. */
+const acr_tensor *acr_pretrained_at(const acr_pretrained *p, int i);
+int acr_pretrained_find(const acr_pretrained *p, const char *name); /* -1: none */
+/* Rows [first, first + n) of its outermost dimension, as `real`: F32 or F64. */
+accrue_status acr_pretrained_read(void *out, acr_dtype real, const acr_pretrained *p, int i,
+                                  int64_t first, int64_t n, accrue_error *err);
+/* NULL for a folder. */
+const acr_gguf *acr_pretrained_gguf(const acr_pretrained *p);
+
 /* Losses as --loss-fn gives them: a name, or {"name": weight, ...}. */
 accrue_status acr_loss_spec_parse(acr_loss_spec *out, const char *text, accrue_error *err);
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # layers.sh SRC - fails when a file under SRC includes a header of a layer that is not below its own.
 #
-# base < tensor < {kernel | data | comm} < tape < model < train; cli sees the public header alone.
+# base < tensor < {kernel | data | comm | text} < tape < model < {infer | convert} < train; cli sees the public header alone.
 # Two numbers equal and two layers different are siblings, which never include each other.
 set -u
 src=$1
@@ -11,10 +11,11 @@ rank() {
     case $1 in
     base) echo 0 ;;
     tensor) echo 1 ;;
-    kernel | data | comm) echo 2 ;;
+    kernel | data | comm | text) echo 2 ;;
     tape) echo 3 ;;
     model) echo 4 ;;
-    train) echo 5 ;;
+    infer | convert) echo 5 ;;
+    train) echo 6 ;;
     *) echo none ;;
     esac
 }

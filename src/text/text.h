@@ -1,0 +1,71 @@
+/* text.h - between text and token ids: byte-level BPE tokenizers, and chat formats. */
+#ifndef ACR_TEXT_H
+#define ACR_TEXT_H
+
+#include "base/base.h"
+
+/* Tokenizer -------------------------------------------------------------------------------- */
+
+/* A byte-level BPE tokenizer as Hugging Face's tokenizer.json describes one (Sennrich et al. 2016,
+ * on bytes as in Radford et al. 2019): the ids of `tokenizers`' encode with add_special_tokens
+ * false, and its decode. */
+typedef struct acr_tokenizer acr_tokenizer;
+
+/* Reads DIR/tokenizer.json; ACR_MAX_TOKENIZER bytes at most, nesting bounded.  What it asks for and
+ * this does not do is refused by name. */
+enum { ACR_MAX_TOKENIZER = 100 << 20 };
+accrue_status acr_tokenizer_open(acr_tokenizer **out, const char *dir, accrue_error *err);
+/* The same of the file's object (borrowed); `name` begins the messages. */
+accrue_status acr_tokenizer_create(acr_tokenizer **out, const json_t *json, const char *name,
+                                   accrue_error *err);
+void acr_tokenizer_free(acr_tokenizer *t);
+int64_t acr_tokenizer_vocab_size(const acr_tokenizer *t); /* highest id + 1 */
+/* The id of a token as the vocabulary or the added tokens spell it; -1: none. */
+int64_t acr_tokenizer_id(const acr_tokenizer *t, const char *token);
+
+/* A growing list of ids; { 0 } is an empty one. */
+typedef struct acr_ids {
+    int64_t *at;
+    int64_t n, capacity;
+} acr_ids;
+accrue_status acr_ids_add(acr_ids *ids, int64_t id, accrue_error *err);
+void acr_ids_free(acr_ids *ids);
+
+/* Appends the ids of `bytes` of UTF-8.  EFORMAT, with the byte's place, for text that is not.  With
+ * `special`, added tokens that stand in the text are found and become their ids; without, such text
+ * is text like any other (what a user wrote must not act as a control token). */
+accrue_status acr_tokenizer_encode(acr_ids *out, const acr_tokenizer *t, const char *text,
+                                   size_t bytes, bool special, accrue_error *err);
+/* The text of ids, NUL-terminated, freed with acr_free; bytes that are no UTF-8 become U+FFFD, as
+ * `tokenizers` does.  With `skip_special`, special tokens are left out. */
+accrue_status acr_tokenizer_decode(char **out, size_t *bytes, const acr_tokenizer *t,
+                                   const int64_t *ids, int64_t n, bool skip_special,
+                                   accrue_error *err);
+
+/* Chat ------------------------------------------------------------------------------------- */
+
+typedef enum acr_chat_format { ACR_CHAT_CHATML = 1, ACR_CHAT_LLAMA3 = 2 } acr_chat_format;
+
+typedef struct acr_message {
+    const char *role, *content; /* borrowed; "system", "user", "assistant", "tool" */
+} acr_message;
+
+/* The format of a model's folder, told from its chat template (chat_template.jinja, or that of
+ * tokenizer_config.json) and its special tokens; ENOTSUP for another. */
+typedef struct acr_chat {
+    acr_chat_format format;
+    char *default_system; /* put before a conversation that has none; NULL: nothing is */
+    int64_t bos;          /* -1: none */
+} acr_chat;
+accrue_status acr_chat_open(acr_chat *out, const char *dir, const acr_tokenizer *t,
+                            accrue_error *err);
+void acr_chat_free(acr_chat *c);
+
+/* Appends a conversation's ids and, one for each, whether it is the assistant's (`mask`, may be
+ * NULL): what the assistant has to say, its closing token included, and no header.  With
+ * `generation_prompt` the header of an answer follows, unmasked. */
+accrue_status acr_chat_encode(acr_ids *ids, acr_ids *mask, const acr_chat *c,
+                              const acr_tokenizer *t, const acr_message *messages, int n,
+                              bool generation_prompt, accrue_error *err);
+
+#endif
