@@ -68,7 +68,7 @@ def main():
     wrong = compare(program, folder, texts, tokenizer)
     print(f"{len(texts)} strings, {sum(len(t.encode()) for t in texts)} bytes: {wrong} differ")
     every = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
-    lines = ["x" + c + "y" + c + c + " " + c + "1" for c in every]
+    lines = ["x" + c + "y" + c + c + " " + c + "1" + c + "<div" + c + "\n" for c in every]
     wrong_characters = compare(program, folder, lines, tokenizer)
     print(f"{len(lines)} characters: {wrong_characters} differ")
     speed(program, folder, strings(20000, 2), tokenizer)

@@ -19,6 +19,9 @@ bool acr_is_space(int32_t c);              /* White_Space */
 bool acr_is_word(int32_t c);               /* alphabetic, mark, decimal digit, connector */
 bool acr_is_number(int32_t c);             /* general category N */
 
+/* The first letter of the general category of a character of Unicode 15 or 16; 0 for an older one. */
+char acr_newer_category(int32_t c);
+
 /* A growing text, NUL-terminated when it is not empty; { 0 } is an empty one. */
 typedef struct acr_buffer {
     char *at;
@@ -26,6 +29,8 @@ typedef struct acr_buffer {
 } acr_buffer;
 accrue_status acr_buffer_add(acr_buffer *b, const char *bytes, size_t n, accrue_error *err);
 void acr_buffer_free(acr_buffer *b);
+/* Appends, for a class of a pattern, those of a category ("L") or of a part of one ("Lu"). */
+accrue_status acr_newer_ranges(acr_buffer *out, const char *category, accrue_error *err);
 /* Appends the canonical composition of valid UTF-8. */
 accrue_status acr_nfc(acr_buffer *out, const char *text, size_t n, accrue_error *err);
 /* Appends `n` bytes with U+FFFD for what is no UTF-8. */
