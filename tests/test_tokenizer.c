@@ -272,7 +272,7 @@ static void out_of_memory_is_reported(void **state)
         acr_tokenizer_free(t);
         assert_int_equal(acr_allocated_bytes(), before);
     }
-    assert_true(failed > 40);
+    assert_true(failed > 20);
     acr_map_close(&map);
 }
 

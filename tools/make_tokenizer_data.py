@@ -160,6 +160,7 @@ PATTERNS = [
 SPLIT_TEXTS = [
     "I'm WE'RE don'T 'ſ 'ﬆ the-final--countdown 12345 +x++y\n\n  z", " a\u180eb\u00a0c\u2028d\u3000e\x85f\x0b\x0cg\x1b", "aab xxy xyy xxxy{ x{y abab cdc bbb", "漢字かな々〇ー 한국 ١٢٣ Ⅷ½",
     "\nab\ncd \n", "ééa\u0301😀 A K\u212as KT ku ks", "camelCaseString HTTPServer's v2/\n\n/x", "", "a-z.b_1 -- [x] \\ $9", "\r\n\r\n \t x  ",
+    "\U0001d2c0<a\U0001e4d0<a\U00010d50<a\U0001e4ec<a\U00011b00<a\U0001cc00<a\U00010d41a",  # of Unicode 15 and 16
 ]
 BEHAVIORS = ["Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"]
 
