@@ -215,7 +215,8 @@ static void text_that_is_no_utf8_is_refused(void **state)
 /* Words of a million bytes: a merge takes no search of the whole word. */
 static void long_words_are_quick(void **state)
 {
-    static const char *const patterns[] = {"a", "ab", " ", "\xcc\x81\xcc\x96", "\xe4\xbd\xa0", "1"};
+    static const char *const kinds[] = {"smollm2", "qwen2"};
+    static const char *const patterns[] = {"a", " ", "\xcc\x81\xcc\x96", "return"};
     enum { BYTES = 1 << 20 };
     char *text = malloc(BYTES);
     acr_ids ids = {0};
@@ -223,8 +224,8 @@ static void long_words_are_quick(void **state)
 
     (void)state;
     assert_non_null(text);
-    for (int k = 0; k < ACR_COUNT(tokenizer_kinds); k++) {
-        acr_tokenizer *t = open_tokenizer(tokenizer_kinds[k]);
+    for (int k = 0; k < ACR_COUNT(kinds); k++) {
+        acr_tokenizer *t = open_tokenizer(kinds[k]);
         for (int i = 0; i < ACR_COUNT(patterns); i++) {
             const size_t n = strlen(patterns[i]), bytes = BYTES / n * n;
             const double start = acr_seconds();
