@@ -12,7 +12,7 @@ import sys
 import time
 
 from tokenizers import Tokenizer
-from tokenizer_strings import strings
+from tokenizer_strings import long_words, strings
 
 
 def answers(program, folder, texts):
@@ -64,7 +64,7 @@ def main():
     count = int(sys.argv[3]) if len(sys.argv) > 3 else 10000
     tokenizer = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
     added = [t.content for t in tokenizer.get_added_tokens_decoder().values()]
-    texts = strings(count, 1, added)
+    texts = strings(count - count // 20, 1, added) + long_words(count // 20, 3)
     wrong = compare(program, folder, texts, tokenizer)
     print(f"{len(texts)} strings, {sum(len(t.encode()) for t in texts)} bytes: {wrong} differ")
     every = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]

@@ -11,7 +11,7 @@ import struct
 import sys
 
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
-from tokenizer_strings import strings
+from tokenizer_strings import long_words, strings
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -200,7 +200,7 @@ def main():
     folder = sys.argv[1] if len(sys.argv) > 1 else os.path.join(ROOT, "tests", "data", "tokenizer")
     corpus = strings(4000, 7)
     added = [t for tokens in SPECIAL.values() for t in tokens] + [t[0] for t in FLAGGED]
-    texts = strings(1500, 11, added, longest=4)
+    texts = strings(1440, 11, added, longest=4) + long_words(60, 12)
     os.makedirs(folder, exist_ok=True)
     write(folder, "texts.bin", b"".join(text_record(t) for t in texts))
     write(folder, "splits.json", compact(splits()))
