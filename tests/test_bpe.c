@@ -3,7 +3,7 @@
 
 #include "text/tokenizer_parts.h"
 
-enum { LETTERS = 3, TOKENS = 60, LONGEST = 160, WORDS = 400 };
+enum { LETTERS = 3, TOKENS = 60, MERGES = 1024, LONGEST = 160, WORDS = 400 };
 
 static uint64_t next_draw;
 
@@ -12,27 +12,30 @@ static int draw(int n)
     return (int)(acr_random_u64(3, ACR_RANDOM_SHUFFLE, 1, next_draw++) % (uint64_t)n);
 }
 
-/* Tokens of up to 12 letters, each a merge of two before it; ranks in any order. */
+/* Tokens of up to 12 letters, each a merge of two before it, many in several ways; no rank twice, in
+ * any order. */
 static void make_vocabulary(acr_bpe *b)
 {
     char texts[TOKENS][32] = {"a", "b", "c"};
+    int n = LETTERS;
 
     assert_int_equal(acr_bpe_reserve(b, TOKENS, TOKENS, NULL), ACCRUE_OK);
-    assert_int_equal(acr_bpe_reserve_merges(b, TOKENS, NULL), ACCRUE_OK);
-    for (int i = 0; i < TOKENS;) {
-        const int left = draw(i + 1), right = draw(i + 1);
-        if (i >= LETTERS) {
-            if (left == i || right == i || strlen(texts[left]) + strlen(texts[right]) > 12)
-                continue;
-            snprintf(texts[i], sizeof texts[i], "%.15s%.15s", texts[left], texts[right]);
-            if (acr_bpe_find(b, texts[i], strlen(texts[i])) >= 0)
-                continue;
-            acr_bpe_add_merge(b, left, right, (uint32_t)(i * 37 % 64), i);
+    assert_int_equal(acr_bpe_reserve_merges(b, MERGES, NULL), ACCRUE_OK);
+    for (int i = 0; i < LETTERS; i++)
+        assert_int_equal(acr_bpe_add(b, i, texts[i], 1, texts[i], 1, NULL), ACCRUE_OK);
+    for (int k = 0; k < MERGES; k++) {
+        const int left = draw(n), right = draw(n);
+        char text[64] = {0};
+        const size_t bytes = strlen(strcat(strcat(text, texts[left]), texts[right]));
+        int id = acr_bpe_find(b, text, bytes);
+        if (bytes > 12 || (id < 0 && n == TOKENS))
+            continue;
+        if (id < 0) {
+            id = n++;
+            memcpy(texts[id], text, bytes);
+            assert_int_equal(acr_bpe_add(b, id, text, bytes, text, bytes, NULL), ACCRUE_OK);
         }
-        assert_int_equal(
-            acr_bpe_add(b, i, texts[i], strlen(texts[i]), texts[i], strlen(texts[i]), NULL),
-            ACCRUE_OK);
-        i++;
+        acr_bpe_add_merge(b, left, right, (uint32_t)(k * 377 % MERGES), id);
     }
 }
 
