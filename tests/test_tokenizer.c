@@ -1,5 +1,5 @@
-/* test_tokenizer.c - ids and texts as the package `tokenizers` makes them, of small vocabularies with
- * the sections of real files. */
+/* test_tokenizer.c - ids and texts as the package `tokenizers` makes them, of small vocabularies
+ * with the sections of real files. */
 #include "files.h"
 #include "tokenizer_test.h"
 

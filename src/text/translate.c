@@ -3,8 +3,8 @@
  * What both understand alike is taken over, what differs is written out, and the rest refused:
  * Oniguruma's white space is the White_Space property, PCRE2's has U+180E too; a line may begin and
  * end anywhere; \v is one character; a + after an interval repeats it; [a[b]] and [a&&b] are sets.
- * Oniguruma folds "ss" and U+00DF into each other, so only what has one character to fold into may be
- * asked for without case. */
+ * Oniguruma folds "ss" and U+00DF into each other, so only what has one character to fold into may
+ * be asked for without case. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 
 #include "text/tokenizer_parts.h"

@@ -1,5 +1,5 @@
-/* fuzz_tokenizer.c - a tokenizer.json that is accepted has ids below its vocabulary's size for every
- * text, and text for every id. */
+/* fuzz_tokenizer.c - a tokenizer.json that is accepted has ids below its vocabulary's size for
+ * every text, and text for every id. */
 #include "fuzz.h"
 
 #include "text/text.h"
