@@ -101,6 +101,8 @@ acr_hasher *acr_hasher_create(void); /* NULL when out of memory */
 void acr_hasher_add(acr_hasher *h, const void *bytes, size_t n);
 uint64_t acr_hasher_value(const acr_hasher *h);
 void acr_hasher_free(acr_hasher *h);
+/* SHA-256 in hexadecimal, lower case. */
+void acr_sha256(char out[65], const void *bytes, size_t n);
 
 /* Runs task(i, ctx) for i in [0, n) on the process's pool, or the calling thread's own.  Which
  * thread runs which i is not fixed: a task must write only what no other task writes. */
