@@ -44,6 +44,8 @@ accrue_status acr_export_lose(acr_export *e, const char *what, accrue_error *err
 accrue_status acr_export_check(acr_export *e, accrue_error *err);
 /* The tensors, in the order in which llama.cpp's converter writes them. */
 accrue_status acr_export_plan(acr_export *e, accrue_error *err);
+/* By what llama.cpp divides the frequencies of each pair: llama3's scaling.  [head_dim / 2] */
+void acr_export_rope(float *out, const acr_rope_config *r, int head_dim);
 int64_t acr_export_elements(const acr_export *e); /* of all tensors */
 /* An acr_gguf_source's rows; `ctx` is the export. */
 accrue_status acr_export_rows(void *out, const acr_gguf_tensor *t, int64_t first, int64_t n,

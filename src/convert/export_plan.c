@@ -165,37 +165,42 @@ cleanup:
     return st;
 }
 
-/* By what llama.cpp divides the frequencies: llama3's scaling, every step of it in f32, because the
- * converter's are. */
-static accrue_status make_rope(acr_export *e, accrue_error *err)
+/* Every step is in f32, because the converter's are. */
+void acr_export_rope(float *out, const acr_rope_config *r, int head_dim)
 {
-    const acr_rope_config *r = &e->draft.rope;
-    const int n = e->draft.head_dim / 2;
     const float pi2 = (float)(2 * 3.14159265358979323846);
     const float longest = (float)(r->original_max_position / r->low_freq_factor);
     const float shortest = (float)(r->original_max_position / r->high_freq_factor);
     const float span = (float)(r->high_freq_factor - r->low_freq_factor);
     const float factor = (float)r->factor;
 
-    e->rope = acr_calloc((size_t)n, sizeof *e->rope);
-    if (!e->rope)
-        return acr_enomem(err, (size_t)n * sizeof *e->rope, "the rope factors");
-    for (int i = 0; i < n; i++) {
-        const float exponent = (float)(2 * i) / (float)e->draft.head_dim;
+    for (int i = 0; i < head_dim / 2; i++) {
+        const float exponent = (float)(2 * i) / (float)head_dim;
         const float power = (float)pow((double)(float)r->theta, (double)exponent);
         const float frequency = 1.0F / power;
         const float wave = 1.0F / frequency * pi2;
         if (wave < shortest) {
-            e->rope[i] = 1;
+            out[i] = 1;
         } else if (wave > longest) {
-            e->rope[i] = factor;
+            out[i] = factor;
         } else {
             float part = 1.0F / wave * (float)r->original_max_position;
             float smooth = (part - (float)r->low_freq_factor) / span;
             float kept = (1.0F - smooth) / factor;
-            e->rope[i] = 1.0F / (kept + smooth);
+            out[i] = 1.0F / (kept + smooth);
         }
     }
+}
+
+static accrue_status add_rope(acr_export *e, accrue_error *err)
+{
+    const int64_t n = e->draft.head_dim / 2;
+
+    e->rope = acr_calloc((size_t)n, sizeof *e->rope);
+    if (!e->rope)
+        return acr_enomem(err, (size_t)n * sizeof *e->rope, "the rope factors");
+    acr_export_rope(e->rope, &e->draft.rope, e->draft.head_dim);
+    add(e, "rope_freqs.weight", ACR_GGUF_F32, 1, &n, (acr_export_tensor){.values = e->rope});
     return ACCRUE_OK;
 }
 
@@ -260,7 +265,7 @@ accrue_status acr_export_plan(acr_export *e, accrue_error *err)
     const int64_t h = c->hidden_size, inner = c->intermediate_size;
     const int64_t q = (int64_t)c->n_heads * c->head_dim, kv = (int64_t)c->n_kv_heads * c->head_dim;
     const bool whole = c->draft_vocab_size == c->vocab_size;
-    const int64_t half = c->head_dim / 2, n_ids = c->draft_vocab_size;
+    const int64_t n_ids = c->draft_vocab_size;
     const rule rules[] = {
         VECTOR("d2t", NULL, n_ids, .optional = whole),
         VECTOR("t2d", NULL, c->vocab_size, .optional = true),
@@ -284,10 +289,8 @@ accrue_status acr_export_plan(acr_export *e, accrue_error *err)
         VECTOR("norm.weight", "output_norm.weight", h, .heads = 0),
     };
 
-    if (c->rope.llama3) {
-        ACR_TRY(make_rope(e, err));
-        add(e, "rope_freqs.weight", ACR_GGUF_F32, 1, &half, (acr_export_tensor){.values = e->rope});
-    }
+    if (c->rope.llama3)
+        ACR_TRY(add_rope(e, err));
     ACR_TRY(plan_weights(e, rules, ACR_COUNT(rules), err));
     if (e->ids)
         add(e, "d2t", ACR_GGUF_I64, 1, &n_ids, (acr_export_tensor){.values = e->ids});
