@@ -241,7 +241,9 @@ void flags_man(FILE *out)
             "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue check\n\\fIDATA\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue inspect\n\\fIDIR\\fP [\\-\\-json]\n.br\n"
-            ".B accrue plot\n\\fIDIR\\fP... [\\-\\-out \\fIFILE\\fP]\n"
+            ".B accrue plot\n\\fIDIR\\fP... [\\-\\-out \\fIFILE\\fP]\n.br\n"
+            ".B accrue export\n\\fICHECKPOINT\\fP \\-\\-verifier\\-name\\-or\\-path "
+            "\\fIDIR\\fP \\-\\-out \\fIFILE\\fP [\\-\\-dtype \\fITYPE\\fP] [\\-\\-json]\n"
             ".SH DESCRIPTION\n"
             "\\fBaccrue train\\fP trains an EAGLE\\-3 draft model from a data set and hidden "
             "states as speculators 0.9 prepares them, and writes checkpoint folders that it "
@@ -257,7 +259,10 @@ void flags_man(FILE *out)
             "\\fBaccrue inspect\\fP shows what a data set, checkpoint or verifier folder "
             "contains.\n.PP\n"
             "\\fBaccrue plot\\fP draws training runs over each other, from their metrics.jsonl or "
-            "from what \\-\\-logger wrote, and sums them up in a table.\n"
+            "from what \\-\\-logger wrote, and sums them up in a table.\n.PP\n"
+            "\\fBaccrue export\\fP writes a draft as the GGUF file that llama.cpp reads, byte for "
+            "byte its own converter's, and says what llama.cpp will do otherwise than training "
+            "did.\n"
             ".SH OPTIONS\n"
             "Underscores pass for dashes; of a repeated flag the last one wins.\n",
             accrue_version());

@@ -1,5 +1,5 @@
-/* export_name.c - what a model's name tells: "7B", "instruct", "v0.1" and what remains, by the rules
- * that llama.cpp's converter has for general.basename, .finetune, .version and .size_label. */
+/* export_name.c - what a model's name tells: "7B", "instruct", "v0.1" and what remains, by the
+ * rules of llama.cpp's converter for general.basename, .finetune, .version and .size_label. */
 #include "convert/export_parts.h"
 
 #include <math.h>

@@ -1,9 +1,9 @@
 /* export_pre.c - how llama.cpp cuts a tokenizer's text before merging.
  *
- * llama.cpp has a name for every way, and its converter finds it by the digest of what the tokenizer
- * makes of one text.  Its names and digests stand below, so that a file gets the name that the
- * converter gives.  A tokenizer that is not among them is named by its pre-tokenizer, where that is
- * one of those that llama.cpp has. */
+ * llama.cpp has a name for every way, and its converter finds it by the digest of what the
+ * tokenizer makes of one text.  Names and digests stand below, so that a file gets the name that
+ * the converter gives.  A tokenizer that is not among them is named by its pre-tokenizer, where
+ * that is one of those that llama.cpp has. */
 #include "convert/export_parts.h"
 #include "text/text.h"
 

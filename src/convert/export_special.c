@@ -317,6 +317,21 @@ cleanup:
     return st;
 }
 
+static accrue_status check_more(const special *s, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    char *path = acr_sprintf("%s/additional_chat_templates", s->e->opt->verifier);
+
+    if (!path)
+        return acr_enomem(err, strlen(s->e->opt->verifier), "a path");
+    if (acr_is_dir(path))
+        st = acr_export_lose(s->e, "tokenizer.chat_template", err,
+                             "of the verifier's chat templates the file has the default one; "
+                             "llama.cpp takes the target's anyway");
+    acr_free(path);
+    return st;
+}
+
 static accrue_status put_chat(special *s, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
@@ -338,6 +353,8 @@ static accrue_status put_chat(special *s, accrue_error *err)
         ACR_TRY(acr_export_json(&file, s->e->opt->verifier, "chat_template.json", err));
         given = json_object_get(file, "chat_template");
     }
+    if (text)
+        ACR_TRY(check_more(s, err));
     if (text && *text)
         acr_gguf_put_string(&s->e->keys, "tokenizer.chat_template", text, strlen(text));
     else if (json_string_length(given))

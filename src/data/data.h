@@ -131,8 +131,8 @@ void acr_gguf_add_i32(acr_gguf_keys *k, int32_t value);
 void acr_gguf_add_string(acr_gguf_keys *k, const char *value, size_t bytes);
 void acr_gguf_keys_free(acr_gguf_keys *k);
 
-/* Where the rows of tensors come from that are not simply at `data`: puts rows [first, first + n) of
- * the outermost dimension into `out`, in the tensor's own type. */
+/* Where the rows of tensors come from that are not simply at `data`: puts rows [first, first + n)
+ * of the outermost dimension into `out`, in the tensor's own type. */
 typedef struct acr_gguf_source {
     accrue_status (*rows)(void *out, const acr_gguf_tensor *t, int64_t first, int64_t n, void *ctx,
                           accrue_error *err);

@@ -1,8 +1,8 @@
 /* gguf_write.c - GGUF files written: keys, then tensors, in bounded memory.
  *
- * A file is "GGUF", the version, the counts of tensors and keys; the keys, each a name, a type and a
- * value; the tensors' names, dimensions (innermost first), types and places; and their data, every
- * one of them filled up with zeros to the alignment. */
+ * A file is "GGUF", the version, the counts of tensors and keys; the keys, each a name, a type
+ * and a value; the tensors' names, dimensions (innermost first), types and places; and their
+ * data, every one of them filled up with zeros to the alignment. */
 #include "data/data.h"
 
 #include <math.h>
