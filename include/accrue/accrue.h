@@ -577,6 +577,34 @@ typedef struct accrue_progress {
 /* Non-zero stops with ECANCELED; what was written stays, and the same call goes on from it. */
 typedef int (*accrue_progress_cb)(const accrue_progress *progress, void *payload);
 
+/* Exporting a draft ------------------------------------------------------------------------ */
+
+typedef enum accrue_export_dtype { /* of matrices; norms are F32 */
+                                   ACCRUE_EXPORT_BF16 = 1,
+                                   ACCRUE_EXPORT_F16 = 2,
+                                   ACCRUE_EXPORT_F32 = 3,
+                                   ACCRUE_EXPORT_Q8_0 = 4
+} accrue_export_dtype;
+
+typedef struct accrue_export_options {
+    size_t struct_size;        /* set by accrue_export_options_init; do not touch */
+    const char *checkpoint;    /* folder of a draft: config.json and safetensors */
+    const char *verifier;      /* folder of its verifier: config.json and the tokenizer's files */
+    const char *out;           /* the GGUF file; one that is there is replaced */
+    accrue_export_dtype dtype; /* BF16 */
+} accrue_export_options;
+
+ACCRUE_API void accrue_export_options_init(accrue_export_options *opt, size_t struct_size);
+
+/* Writes an EAGLE-3 draft as llama.cpp reads it: the bytes that its own converter writes.  *report
+ * (may be NULL; freed with accrue_string_free) is a JSON object: what was written, and under "lost"
+ * what llama.cpp will do otherwise than training did.  What it cannot do at all is refused by name.
+ * The file appears whole or not at all; one that is no GGUF is not replaced.  `cb` (may be NULL) is
+ * told of the bytes written, and may stop with ECANCELED. */
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_export(char **report, const accrue_export_options *opt,
+                                                    accrue_progress_cb cb, void *payload,
+                                                    accrue_error *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -87,6 +87,13 @@ static const struct {
      "Each DIR is a run's --save-path, or a folder of a logger, speculators' too: metrics.jsonl, "
      "metrics.csv or TensorBoard's event files are read.\n"
      "Exit status: 0 done; 1 the picture cannot be written; 2 bad input, and nothing is written."},
+    {FOR_EXPORT, "export", " CHECKPOINT",
+     "Write an EAGLE-3 draft as the GGUF file that llama.cpp reads, byte for byte its own "
+     "converter's, and say what llama.cpp will do otherwise than training did.",
+     "FILE is replaced where it is a GGUF file, and is whole or not there. What llama.cpp cannot "
+     "do "
+     "at all is refused by name.\n"
+     "Exit status: 0 done; 1 failed while writing; 2 bad input: a flag, a value or a file."},
 };
 
 /* Whether the heading at `i` has a flag of this command under it. */
@@ -146,7 +153,7 @@ void flags_help(FILE *out, unsigned command)
     defaults_of(&o, command);
     fprintf(out, "Usage: accrue %s [FLAG...]%s\n", commands[c].name, commands[c].usage);
     put_text(out, 0, commands[c].does);
-    if (command & (FOR_INSPECT | FOR_CHECK | FOR_PLOT))
+    if (command & (FOR_INSPECT | FOR_CHECK | FOR_PLOT | FOR_EXPORT))
         fputc('\n', out);
     for (int i = 0; i < n; i++) {
         if (!(flags[i].commands & command))
@@ -206,8 +213,12 @@ static void man_flag(FILE *out, const flag *f, const cli_options *o)
     fputs(".\n", out);
     if (f->commands == FOR_PLOT)
         fputs("Plot only.\n", out);
+    else if (f->commands == FOR_EXPORT)
+        fputs("Export only.\n", out);
+    else if (f->commands == (FOR_PLOT | FOR_EXPORT))
+        fputs("Plot and export only.\n", out);
     else if (!(f->commands & FOR_TRAIN))
-        fputs("Verify, check and inspect only.\n", out);
+        fputs("Verify, check, inspect and export only.\n", out);
     else if (!(f->commands & FOR_VERIFY) && f->role == ROLE_USED)
         fputs("Training only.\n", out);
 }
@@ -230,7 +241,9 @@ void flags_man(FILE *out)
             "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue check\n\\fIDATA\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue inspect\n\\fIDIR\\fP [\\-\\-json]\n.br\n"
-            ".B accrue plot\n\\fIDIR\\fP... [\\-\\-out \\fIFILE\\fP]\n"
+            ".B accrue plot\n\\fIDIR\\fP... [\\-\\-out \\fIFILE\\fP]\n.br\n"
+            ".B accrue export\n\\fICHECKPOINT\\fP \\-\\-verifier\\-name\\-or\\-path "
+            "\\fIDIR\\fP \\-\\-out \\fIFILE\\fP [\\-\\-dtype \\fITYPE\\fP] [\\-\\-json]\n"
             ".SH DESCRIPTION\n"
             "\\fBaccrue train\\fP trains an EAGLE\\-3 draft model from a data set and hidden "
             "states as speculators 0.9 prepares them, and writes checkpoint folders that it "
@@ -246,7 +259,10 @@ void flags_man(FILE *out)
             "\\fBaccrue inspect\\fP shows what a data set, checkpoint or verifier folder "
             "contains.\n.PP\n"
             "\\fBaccrue plot\\fP draws training runs over each other, from their metrics.jsonl or "
-            "from what \\-\\-logger wrote, and sums them up in a table.\n"
+            "from what \\-\\-logger wrote, and sums them up in a table.\n.PP\n"
+            "\\fBaccrue export\\fP writes a draft as the GGUF file that llama.cpp reads, byte for "
+            "byte its own converter's, and says what llama.cpp will do otherwise than training "
+            "did.\n"
             ".SH OPTIONS\n"
             "Underscores pass for dashes; of a repeated flag the last one wins.\n",
             accrue_version());

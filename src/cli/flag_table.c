@@ -60,6 +60,12 @@ static const flag_choice schedulers[] = {{"linear", ACCRUE_SCHEDULE_LINEAR},
                                          {"none", ACCRUE_SCHEDULE_NONE},
                                          {NULL, 0}};
 
+static const flag_choice export_types[] = {{"f32", ACCRUE_EXPORT_F32},
+                                           {"f16", ACCRUE_EXPORT_F16},
+                                           {"bf16", ACCRUE_EXPORT_BF16},
+                                           {"q8_0", ACCRUE_EXPORT_Q8_0},
+                                           {NULL, 0}};
+
 static const flag table[] = {
     GROUP("General", ""),
     {"speculator-type", FLAG_STRING, ROLE_LATER, FOR_TRAIN, .arg = "TYPE", .peer = "eagle3",
@@ -79,14 +85,14 @@ static const flag table[] = {
              "command line override it"},
     {"dump-config", FLAG_BOOL, ROLE_USED, FOR_TRAIN, AT(dump_config),
      .help = "Print the resolved configuration as such a file, and end"},
-    {"json", FLAG_BOOL, ROLE_USED, FOR_VERIFY | FOR_INSPECT | FOR_CHECK, AT(json),
+    {"json", FLAG_BOOL, ROLE_USED, FOR_VERIFY | FOR_INSPECT | FOR_CHECK | FOR_EXPORT, AT(json),
      .help = "Print JSON instead of a table"},
-    {"help", FLAG_BOOL, ROLE_USED, RUN | FOR_INSPECT | FOR_CHECK | FOR_PLOT, AT(help),
+    {"help", FLAG_BOOL, ROLE_USED, RUN | FOR_INSPECT | FOR_CHECK | FOR_PLOT | FOR_EXPORT, AT(help),
      .help = "Print this help"},
 
     GROUP("Verifier", "verifier"),
-    {"verifier-name-or-path", FLAG_STRING, ROLE_USED, RUN | FOR_CHECK, AT(train.verifier),
-     .arg = "DIR", .unset = "required", .also = "target-model-path",
+    {"verifier-name-or-path", FLAG_STRING, ROLE_USED, RUN | FOR_CHECK | FOR_EXPORT,
+     AT(train.verifier), .arg = "DIR", .unset = "required", .also = "target-model-path",
      .help = "Folder of the verifier: config.json and safetensors"},
     IGNORED("trust-remote-code", FLAG_BOOL, "Accepted; no code is ever loaded"),
 
@@ -307,13 +313,20 @@ static const flag table[] = {
          "is taken gets a number"},
 
     GROUP("Plot", NULL),
-    {"out", FLAG_STRING, ROLE_USED, FOR_PLOT, AT(out), .arg = "FILE", .expects = "a file",
-     .unset = "plot.svg and plot.png", .help = "Picture to write; its name ends in .svg or .png"},
+    {"out", FLAG_STRING, ROLE_USED, FOR_PLOT | FOR_EXPORT, AT(out), .arg = "FILE",
+     .expects = "a file", .unset = "plot.svg and plot.png; export: required",
+     .help = "File to write: a picture, whose name ends in .svg or .png; of export the GGUF file"},
     {"smooth", FLAG_INT64, ROLE_USED, FOR_PLOT, AT(smooth), .arg = "N", FROM(1),
      .unset = "a sixtieth of the run",
      .help = "Steps that a moving average takes in; 1 draws every step"},
     {"title", FLAG_STRING, ROLE_USED, FOR_PLOT, AT(title), .arg = "TEXT",
      .help = "Heading of the picture"},
+
+    GROUP("Export", NULL),
+    {"format", FLAG_STRING, ROLE_LATER, FOR_EXPORT, .arg = "NAME", .peer = "gguf",
+     .help = "What to write; gguf is the one supported: what llama.cpp reads"},
+    {"dtype", FLAG_CHOICE, ROLE_USED, FOR_EXPORT, AT(dtype), .arg = "TYPE", .choices = export_types,
+     .help = "Type of the matrices; vectors are f32"},
 
     SECTION("dflash"),
     FOREIGN("block-size", FLAG_STRING, NULL),

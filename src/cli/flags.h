@@ -24,6 +24,7 @@ typedef struct cli_options {
     const char *config;
     const char *logger, *log_dir, *run_name;
     const char *out, *title; /* of accrue plot */
+    accrue_export_dtype dtype;
     int64_t smooth;
     const char *dirs[MAX_DIRS]; /* inspect DIR, check DATA, plot DIR... */
     int n_dirs;

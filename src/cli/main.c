@@ -36,6 +36,7 @@ static const struct command {
     {"check", cmd_check, FOR_CHECK, "read a data set whole and show every fault"},
     {"inspect", cmd_inspect, FOR_INSPECT, "show what a data set, checkpoint or verifier contains"},
     {"plot", cmd_plot, FOR_PLOT, "draw training runs over each other"},
+    {"export", cmd_export, FOR_EXPORT, "write a draft as llama.cpp reads it"},
     {"help", cmd_help, 0, "show this, or the help of a command"},
     {"--help", cmd_help, 0, NULL},
     {"-h", cmd_help, 0, NULL},

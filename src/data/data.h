@@ -103,6 +103,52 @@ int acr_gguf_block(acr_gguf_type type, size_t *bytes); /* elements of a block an
 enum { ACR_WHY = 200 };
 accrue_status acr_gguf_tokenizer(json_t **out, char *why, const acr_gguf *g, accrue_error *err);
 
+/* Writing: keys stand in the order in which they were first put; one put again keeps its place.
+ * Want of memory is kept and told by acr_gguf_write. */
+typedef struct acr_gguf_key {
+    char *name;
+    uint8_t *value; /* as in the file, its type first */
+    size_t bytes, capacity;
+} acr_gguf_key;
+
+typedef struct acr_gguf_keys {
+    acr_gguf_key *at;
+    int n, capacity;
+    int last; /* that items of an array go to */
+    bool no_memory;
+} acr_gguf_keys;
+
+typedef enum acr_gguf_item { ACR_GGUF_ITEM_I32 = 5, ACR_GGUF_ITEM_STRING = 8 } acr_gguf_item;
+
+void acr_gguf_put_u32(acr_gguf_keys *k, const char *name, uint32_t value);
+void acr_gguf_put_i32(acr_gguf_keys *k, const char *name, int32_t value);
+void acr_gguf_put_f32(acr_gguf_keys *k, const char *name, float value);
+void acr_gguf_put_bool(acr_gguf_keys *k, const char *name, bool value);
+void acr_gguf_put_string(acr_gguf_keys *k, const char *name, const char *value, size_t bytes);
+/* An array of n items, which the caller adds next, all of them. */
+void acr_gguf_put_array(acr_gguf_keys *k, const char *name, acr_gguf_item item, uint64_t n);
+void acr_gguf_add_i32(acr_gguf_keys *k, int32_t value);
+void acr_gguf_add_string(acr_gguf_keys *k, const char *value, size_t bytes);
+void acr_gguf_keys_free(acr_gguf_keys *k);
+
+/* Where the rows of tensors come from that are not simply at `data`: puts rows [first, first + n)
+ * of the outermost dimension into `out`, in the tensor's own type. */
+typedef struct acr_gguf_source {
+    accrue_status (*rows)(void *out, const acr_gguf_tensor *t, int64_t first, int64_t n, void *ctx,
+                          accrue_error *err);
+    void *ctx;
+} acr_gguf_source;
+
+/* Bytes of `n` elements, a whole number of blocks.  F32, F16, BF16, Q8_0, I64 and I32 alone. */
+size_t acr_gguf_bytes(acr_gguf_type type, int64_t n);
+/* Blocks as llama.cpp's reference code makes them of `n` elements, a whole number of blocks. */
+void acr_gguf_quantize_q8_0(void *blocks, const float *in, int64_t n);
+/* Writes a file of version 3, its data aligned to 32 bytes, without syncing it.  Rows are asked for
+ * in order, about a MiB at a time; `source` is NULL where `data` is complete. */
+accrue_status acr_gguf_write(const char *path, const acr_gguf_keys *keys,
+                             const acr_gguf_tensor *tensors, int n, const acr_gguf_source *source,
+                             accrue_error *err);
+
 /* Data set -------------------------------------------------------------------------------- */
 
 typedef struct acr_dataset acr_dataset; /* HF save_to_disk folder, memory-mapped */

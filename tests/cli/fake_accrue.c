@@ -526,6 +526,37 @@ accrue_status accrue_inspect(char **out, const char *dir, accrue_error *err)
     return ACCRUE_OK;
 }
 
+void accrue_export_options_init(accrue_export_options *opt, size_t struct_size)
+{
+    accrue_export_options d = {.struct_size = struct_size, .dtype = ACCRUE_EXPORT_BF16};
+
+    memcpy(opt, &d, struct_size < sizeof d ? struct_size : sizeof d);
+}
+
+accrue_status accrue_export(char **report, const accrue_export_options *opt, accrue_progress_cb cb,
+                            void *payload, accrue_error *err)
+{
+    static const char text[] =
+        "{\"path\": \"x.gguf\", \"bytes\": 1234, \"keys\": 5, \"parameters\": 64, \"lost\": "
+        "[{\"what\": "
+        "\"norm_output\", \"effect\": \"drafts worse\"}], \"tensors\": [{\"name\": \"fc.weight\", "
+        "\"from\": \"fc.weight\", \"type\": \"Q8_0\", \"shape\": [8, 32], \"bytes\": 272}]}\n";
+    accrue_progress p = {
+        .unit = "bytes", .done = 1000, .total = 4000, .bytes = 1000, .seconds = 10};
+    accrue_status st = fail_as(opt->checkpoint, "fail-", err);
+
+    *report = NULL;
+    if (st)
+        return st;
+    if (cb && cb(&p, payload))
+        return ACCRUE_ECANCELED;
+    *report = malloc(sizeof text);
+    if (!*report)
+        return ACCRUE_ENOMEM;
+    memcpy(*report, text, sizeof text);
+    return ACCRUE_OK;
+}
+
 void accrue_string_free(char *s)
 {
     free(s);
