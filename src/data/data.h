@@ -25,7 +25,8 @@ const acr_tensor *acr_safetensors_find(const acr_safetensors *f, const char *nam
 
 /* Where the bytes of tensors come from that are not simply at `data`. */
 typedef struct acr_tensor_source {
-    /* Where bytes [offset, offset + n) of the tensor are: in `buffer`, or in place. */
+    /* Where bytes [offset, offset + n) of the tensor are: in `buffer`, or in place.  NULL ends the
+     * writing with ECANCELED; who gave it knows why. */
     const void *(*read)(void *buffer, const acr_tensor *t, size_t offset, size_t n, void *ctx);
     void *ctx;
     void *buffer; /* [buffer_bytes], a multiple of 8: they are asked for in pieces of that size */

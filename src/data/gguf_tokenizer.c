@@ -53,7 +53,7 @@ static const json_t *get(const vocabulary *v, const char *name)
 {
     char key[96];
 
-    snprintf(key, sizeof key, "tokenizer.ggml.%s", name);
+    snprintf(key, sizeof key, "tokenizer.ggml.%.40s", name);
     return json_object_get(v->keys, key);
 }
 

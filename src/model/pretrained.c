@@ -55,7 +55,7 @@ accrue_status acr_pretrained_open(acr_pretrained **out, const char *path, accrue
         st = acr_enomem(err, sizeof *p, path);
         goto cleanup;
     }
-    ACR_TRY(acr_is_file(path) ? acr_pretrained_open_gguf(p, err) : open_folder(p, path, err));
+    ACR_TRY(acr_is_dir(path) ? open_folder(p, path, err) : acr_pretrained_open_gguf(p, err));
     *out = p;
     p = NULL;
 
@@ -117,6 +117,11 @@ int acr_pretrained_find(const acr_pretrained *p, const char *name)
 const acr_gguf *acr_pretrained_gguf(const acr_pretrained *p)
 {
     return p->gguf;
+}
+
+const acr_gguf_tensor *acr_pretrained_origin(const acr_pretrained *p, int i)
+{
+    return p->gguf ? p->origins[i].tensor : NULL;
 }
 
 accrue_status acr_pretrained_read(void *out, acr_dtype real, const acr_pretrained *p, int i,
