@@ -266,16 +266,3 @@ void acr_gguf_read(void *out, acr_dtype real, const acr_gguf_origin *from, int64
         to += (size_t)columns * acr_dtype_bytes(real);
     }
 }
-
-accrue_status acr_pretrained_open_gguf(acr_pretrained *p, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    acr_gguf_sizes sizes = {0};
-
-    ACR_TRY(acr_gguf_open(&p->gguf, p->path, err));
-    ACR_TRY(acr_gguf_config(p, &sizes, err));
-    ACR_TRY(acr_gguf_tensors(p, &sizes, err));
-
-cleanup:
-    return st;
-}

@@ -45,17 +45,52 @@ cleanup:
     return st;
 }
 
+static accrue_status create(acr_pretrained **out, const char *path, accrue_error *err)
+{
+    acr_pretrained *p = acr_calloc(1, sizeof *p);
+
+    if (p && !(p->path = acr_strdup(path))) {
+        acr_free(p);
+        p = NULL;
+    }
+    *out = p;
+    return p ? ACCRUE_OK : acr_enomem(err, sizeof *p, path);
+}
+
+accrue_status acr_pretrained_from_gguf(acr_pretrained **out, acr_gguf *g, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    acr_pretrained *p = NULL;
+    acr_gguf_sizes sizes = {0};
+
+    *out = NULL;
+    ACR_TRY(create(&p, acr_gguf_path(g), err));
+    p->gguf = g;
+    g = NULL;
+    ACR_TRY(acr_gguf_config(p, &sizes, err));
+    ACR_TRY(acr_gguf_tensors(p, &sizes, err));
+    *out = p;
+    p = NULL;
+
+cleanup:
+    acr_gguf_close(g);
+    acr_pretrained_close(p);
+    return st;
+}
+
 accrue_status acr_pretrained_open(acr_pretrained **out, const char *path, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    acr_pretrained *p = acr_calloc(1, sizeof *p);
+    acr_pretrained *p = NULL;
+    acr_gguf *g = NULL;
 
     *out = NULL;
-    if (!p || !(p->path = acr_strdup(path))) {
-        st = acr_enomem(err, sizeof *p, path);
-        goto cleanup;
+    if (!acr_is_dir(path)) {
+        ACR_TRY(acr_gguf_open(&g, path, err));
+        return acr_pretrained_from_gguf(out, g, err);
     }
-    ACR_TRY(acr_is_dir(path) ? open_folder(p, path, err) : acr_pretrained_open_gguf(p, err));
+    ACR_TRY(create(&p, path, err));
+    ACR_TRY(open_folder(p, path, err));
     *out = p;
     p = NULL;
 

@@ -38,8 +38,10 @@ struct acr_pretrained {
     int n;
 };
 
-/* Fills `p` from a file; what it fills is freed by acr_pretrained_close in any case. */
-accrue_status acr_pretrained_open_gguf(acr_pretrained *p, accrue_error *err);
+/* The model that a file holds; takes the file over in any case. */
+accrue_status acr_pretrained_from_gguf(acr_pretrained **out, acr_gguf *g, accrue_error *err);
+
+/* The parts of that: what they fill of `p` is freed with it. */
 accrue_status acr_gguf_config(acr_pretrained *p, acr_gguf_sizes *sizes, accrue_error *err);
 accrue_status acr_gguf_tensors(acr_pretrained *p, const acr_gguf_sizes *sizes, accrue_error *err);
 void acr_gguf_read(void *out, acr_dtype real, const acr_gguf_origin *from, int64_t first,
