@@ -1,5 +1,5 @@
-/* test_gguf_tokenizer.c - tokenizer.json out of GGUF: its parts for every way of splitting text, and
- * vocabularies that are another kind or not whole. */
+/* test_gguf_tokenizer.c - tokenizer.json out of GGUF: its parts for every way of splitting text,
+ * and vocabularies that are another kind or not whole. */
 #include "gguf_test.h"
 
 static gguf_file f;

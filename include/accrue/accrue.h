@@ -618,8 +618,8 @@ typedef struct accrue_import_report {
  * comes to its name when all is on the disk; after a failure nothing is left.  A folder that is
  * there is refused (EMISMATCH) unless it is a finished import of the same bytes as the same dtype;
  * then nothing is done.  `cb` (may be NULL) is told of the bytes of model.safetensors; stopped by
- * it, nothing is left either.  EFORMAT where a weight is not finite, ENUMERIC where one is too large
- * for float16. */
+ * it (ECANCELED), nothing is left either.  EFORMAT where a weight is not finite, ENUMERIC where one
+ * is too large for float16. */
 ACCRUE_API ACCRUE_CHECK accrue_status accrue_import(accrue_import_report *out,
                                                     const accrue_import_options *opt,
                                                     accrue_progress_cb cb, void *payload,

@@ -77,8 +77,8 @@ static void print_summary(const accrue_import_report *r, const char *out)
 
     table_init(&t, 2);
     table_cell(&t, "model");
-    table_cell(&t, "%s, %s layers, vocabulary %s, %s", r->architecture, format_count(r->layers).s,
-               format_count(r->vocab_size).s, r->dtype);
+    table_cell(&t, "%s, %s layer%s, vocabulary %s, %s", r->architecture, format_count(r->layers).s,
+               r->layers == 1 ? "" : "s", format_count(r->vocab_size).s, r->dtype);
     table_cell(&t, "tokenizer");
     if (r->tokenizer)
         table_cell(&t, "tokenizer.json%s",

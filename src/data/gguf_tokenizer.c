@@ -7,9 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { CONTROL = 3, USER_DEFINED = 4 }; /* kinds of tokens that are found in text as they are */
+/* Kinds of tokens that are found in text as they are. */
+enum { CONTROL = 3, USER_DEFINED = 4 };
 
-/* How text is split, as GGUF names it.  The patterns are those of the models' own tokenizer.json. */
+/* How text is split, as GGUF names it; the patterns are those of the models' own files. */
 #define WORDS_OF_LLAMA3                                                                            \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"                      \
     " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"

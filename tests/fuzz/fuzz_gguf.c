@@ -1,5 +1,5 @@
-/* fuzz_gguf.c - a file that is accepted has all its tensors inside its bytes, and what is made of it
- * is whole: numbers, a configuration, a tokenizer. */
+/* fuzz_gguf.c - a file that is accepted has all its tensors inside its bytes, and what is made of
+ * it is whole: numbers, a configuration, a tokenizer. */
 #include "fuzz.h"
 
 #include "data/readers.h"
