@@ -189,12 +189,36 @@ static void the_report_counts(void **state)
     json_decref(record);
 }
 
+/* The llama, with one number of its norm behind the final layer replaced. */
+static char *spoilt(float value)
+{
+    char *path = acr_sprintf("%s.gguf", out);
+    acr_map map = {0};
+    acr_gguf *g = NULL;
+    accrue_error e;
+    uint8_t *copy = NULL;
+    size_t at = 0;
+
+    assert_ok(acr_map_open(&map, llama, &e), &e);
+    copy = malloc(map.bytes);
+    memcpy(copy, map.data, map.bytes);
+    assert_ok(acr_gguf_parse(&g, copy, map.bytes, "x", &e), &e);
+    at = (size_t)((const uint8_t *)acr_gguf_find(g, "output_norm.weight")->data - copy);
+    acr_gguf_close(g);
+    memcpy(copy + at + 12, &value, sizeof value);
+    write_bytes(path, copy, map.bytes);
+    free(copy);
+    acr_map_close(&map);
+    return path;
+}
+
 static void what_is_there_is_not_written_again(void **state)
 {
     accrue_import_options o = options(llama);
     accrue_import_report r;
     accrue_error e;
     char *path = acr_sprintf("%s/model.safetensors", out), *slash = acr_sprintf("%s/", out);
+    char *changed = NULL;
     struct stat before, after;
 
     (void)state;
@@ -213,11 +237,16 @@ static void what_is_there_is_not_written_again(void **state)
     o.model = ACR_TEST_DATA "/gguf/qwen3.gguf";
     assert_fails(accrue_import(&r, &o, NULL, NULL, &e), ACCRUE_EMISMATCH, &e,
                  "is the import of another file than", "qwen3.gguf", NULL);
+    changed = spoilt(3); /* as long as the file, and not the same */
+    o.model = changed;
+    assert_fails(accrue_import(&r, &o, NULL, NULL, &e), ACCRUE_EMISMATCH, &e,
+                 "is the import of another file than", changed, NULL);
     o.model = llama;
     assert_int_equal(truncate(path, 100), 0);
     assert_fails(accrue_import(&r, &o, NULL, NULL, &e), ACCRUE_EMISMATCH, &e,
                  "is an import that lacks files, or has them in other sizes", NULL);
-    assert_int_equal(entries(), 1);
+    assert_int_equal(entries(), 2); /* and the changed file */
+    acr_free(changed);
     acr_free(path);
     acr_free(slash);
 }
@@ -284,35 +313,15 @@ static void options_are_checked(void **state)
     assert_fails(accrue_import(&r, &o, NULL, NULL, &e), ACCRUE_EIO, &e, "absent.gguf", NULL);
 }
 
-/* The llama, with one number of its norm behind the final layer replaced. */
-static char *spoilt(float value)
-{
-    char *path = acr_sprintf("%s.gguf", out);
-    acr_map map = {0};
-    acr_gguf *g = NULL;
-    accrue_error e;
-    uint8_t *copy = NULL;
-    size_t at = 0;
-
-    assert_ok(acr_map_open(&map, llama, &e), &e);
-    copy = malloc(map.bytes);
-    memcpy(copy, map.data, map.bytes);
-    assert_ok(acr_gguf_parse(&g, copy, map.bytes, "x", &e), &e);
-    at = (size_t)((const uint8_t *)acr_gguf_find(g, "output_norm.weight")->data - copy);
-    acr_gguf_close(g);
-    memcpy(copy + at + 12, &value, sizeof value);
-    write_bytes(path, copy, map.bytes);
-    free(copy);
-    acr_map_close(&map);
-    return path;
-}
-
 static void numbers_that_are_none_are_refused(void **state)
 {
     char *path = spoilt(1e30f * 1e30f);
     accrue_import_options o = options(path);
     accrue_import_report r;
     accrue_error e;
+    acr_pretrained *p = NULL;
+    float value = 0;
+    int i = -1;
 
     (void)state;
     assert_fails(accrue_import(&r, &o, NULL, NULL, &e), ACCRUE_EFORMAT, &e, path,
@@ -324,8 +333,17 @@ static void numbers_that_are_none_are_refused(void **state)
     assert_fails(accrue_import(&r, &o, NULL, NULL, &e), ACCRUE_ENUMERIC, &e, path,
                  "tensor 'output_norm.weight': element 3 is too large for F16", NULL);
     assert_int_equal(entries(), 1); /* the file */
+    acr_free(path);
+    path = spoilt(70001); /* which bf16 does not have */
     o.dtype = ACCRUE_IMPORT_AUTO;
+    o.model = path;
     assert_ok(accrue_import(&r, &o, NULL, NULL, &e), &e);
+    assert_ok(acr_pretrained_open(&p, out, &e), &e);
+    i = acr_pretrained_find(p, "model.norm.weight");
+    assert_int_equal(acr_pretrained_at(p, i)->dtype, ACR_DTYPE_F32);
+    assert_ok(acr_pretrained_read(&value, ACR_DTYPE_F32, p, i, 3, 1, &e), &e);
+    assert_true(value == 70001);
+    acr_pretrained_close(p);
     acr_free(path);
 }
 
