@@ -130,7 +130,7 @@ static int export_draft(const cli_options *o)
     opt.checkpoint = o->dirs[0];
     opt.verifier = o->train.verifier;
     opt.out = o->out;
-    opt.dtype = o->dtype;
+    opt.dtype = o->export_dtype;
     accrue_status status = accrue_export(&text, &opt, on_progress, &x, &err);
     if (status) {
         if (x.drawn)

@@ -80,6 +80,12 @@ static const struct {
      "everything that accrue train would stop at or leave out. Sizes that no flag gives are "
      "those of the first row.",
      "Exit status: 0 no fault; 2 faults, or bad input: a flag, a value or a file."},
+    {FOR_IMPORT, "import", " MODEL.gguf",
+     "Write a GGUF file's model as a Hugging Face folder: configuration, safetensors, and the "
+     "tokenizer where the file carries a byte-level BPE vocabulary.",
+     "A folder that is a finished import of the same file is left as it is.\n"
+     "Exit status: 0 done; 1 failed while writing, and nothing is left; 2 bad input: a flag, a "
+     "value or a file."},
     {FOR_INSPECT, "inspect", " DIR",
      "Show what a data set, checkpoint or verifier folder contains.",
      "Exit status: 0 done; 2 DIR cannot be read or is none of these."},
@@ -153,7 +159,7 @@ void flags_help(FILE *out, unsigned command)
     defaults_of(&o, command);
     fprintf(out, "Usage: accrue %s [FLAG...]%s\n", commands[c].name, commands[c].usage);
     put_text(out, 0, commands[c].does);
-    if (command & (FOR_INSPECT | FOR_CHECK | FOR_PLOT | FOR_EXPORT))
+    if (command & (FOR_INSPECT | FOR_CHECK | FOR_PLOT | FOR_IMPORT | FOR_EXPORT))
         fputc('\n', out);
     for (int i = 0; i < n; i++) {
         if (!(flags[i].commands & command))
@@ -188,6 +194,19 @@ static void roff(FILE *out, const char *s)
     }
 }
 
+/* Whose flag it is. */
+static void man_commands(FILE *out, const flag *f)
+{
+    const char *before = "Of accrue ";
+
+    for (int i = 0; i < (int)(sizeof commands / sizeof *commands); i++)
+        if (f->commands & commands[i].command) {
+            fprintf(out, "%s%s", before, commands[i].name);
+            before = ", ";
+        }
+    fputs(".\n", out);
+}
+
 static void man_flag(FILE *out, const flag *f, const cli_options *o)
 {
     char arg[200], value[300];
@@ -211,14 +230,8 @@ static void man_flag(FILE *out, const flag *f, const cli_options *o)
     roff(out, f->help);
     roff(out, value);
     fputs(".\n", out);
-    if (f->commands == FOR_PLOT)
-        fputs("Plot only.\n", out);
-    else if (f->commands == FOR_EXPORT)
-        fputs("Export only.\n", out);
-    else if (f->commands == (FOR_PLOT | FOR_EXPORT))
-        fputs("Plot and export only.\n", out);
-    else if (!(f->commands & FOR_TRAIN))
-        fputs("Verify, check, inspect and export only.\n", out);
+    if (!(f->commands & FOR_TRAIN))
+        man_commands(out, f);
     else if (!(f->commands & FOR_VERIFY) && f->role == ROLE_USED)
         fputs("Training only.\n", out);
 }
@@ -240,6 +253,7 @@ void flags_man(FILE *out)
             ".B accrue verify\n\\-\\-verifier\\-name\\-or\\-path \\fIDIR\\fP \\-\\-data\\-path "
             "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue check\n\\fIDATA\\fP [\\fIFLAG\\fP...]\n.br\n"
+            ".B accrue import\n\\fIMODEL.gguf\\fP \\-\\-out \\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue inspect\n\\fIDIR\\fP [\\-\\-json]\n.br\n"
             ".B accrue plot\n\\fIDIR\\fP... [\\-\\-out \\fIFILE\\fP]\n.br\n"
             ".B accrue export\n\\fICHECKPOINT\\fP \\-\\-verifier\\-name\\-or\\-path "
@@ -256,6 +270,8 @@ void flags_man(FILE *out)
             "\\-\\-hidden\\-states\\-path, \\-\\-verifier\\-name\\-or\\-path, "
             "\\-\\-draft\\-vocab\\-size, \\-\\-d2t\\-path, \\-\\-t2d\\-path, "
             "\\-\\-target\\-layer\\-ids, \\-\\-lock\\-timeout and \\-\\-threads.\n.PP\n"
+            "\\fBaccrue import\\fP writes a GGUF file's model as a Hugging Face folder, which "
+            "then can be a verifier. It takes \\-\\-out, \\-\\-dtype and \\-\\-json.\n.PP\n"
             "\\fBaccrue inspect\\fP shows what a data set, checkpoint or verifier folder "
             "contains.\n.PP\n"
             "\\fBaccrue plot\\fP draws training runs over each other, from their metrics.jsonl or "

@@ -9,6 +9,8 @@
 
 #define AT(field) offsetof(cli_options, field)
 #define RUN       (FOR_TRAIN | FOR_VERIFY)
+/* What comes before and after training. */
+#define WORK (FOR_IMPORT | FOR_PREPARE | FOR_GENERATE | FOR_EXTRACT | FOR_EVAL | FOR_EXPORT)
 #define GROUP(title, keys)                                                                         \
     {                                                                                              \
         .kind = FLAG_GROUP, .commands = RUN | FOR_INSPECT | FOR_CHECK, .section = keys,            \
@@ -65,6 +67,11 @@ static const flag_choice export_types[] = {{"f32", ACCRUE_EXPORT_F32},
                                            {"bf16", ACCRUE_EXPORT_BF16},
                                            {"q8_0", ACCRUE_EXPORT_Q8_0},
                                            {NULL, 0}};
+static const flag_choice import_dtypes[] = {{"auto", ACCRUE_IMPORT_AUTO},
+                                            {"bfloat16", ACCRUE_IMPORT_BF16},
+                                            {"float16", ACCRUE_IMPORT_F16},
+                                            {"float32", ACCRUE_IMPORT_F32},
+                                            {NULL, 0}};
 
 static const flag table[] = {
     GROUP("General", ""),
@@ -85,9 +92,9 @@ static const flag table[] = {
              "command line override it"},
     {"dump-config", FLAG_BOOL, ROLE_USED, FOR_TRAIN, AT(dump_config),
      .help = "Print the resolved configuration as such a file, and end"},
-    {"json", FLAG_BOOL, ROLE_USED, FOR_VERIFY | FOR_INSPECT | FOR_CHECK | FOR_EXPORT, AT(json),
+    {"json", FLAG_BOOL, ROLE_USED, FOR_VERIFY | FOR_INSPECT | FOR_CHECK | WORK, AT(json),
      .help = "Print JSON instead of a table"},
-    {"help", FLAG_BOOL, ROLE_USED, RUN | FOR_INSPECT | FOR_CHECK | FOR_PLOT | FOR_EXPORT, AT(help),
+    {"help", FLAG_BOOL, ROLE_USED, RUN | FOR_INSPECT | FOR_CHECK | FOR_PLOT | WORK, AT(help),
      .help = "Print this help"},
 
     GROUP("Verifier", "verifier"),
@@ -312,10 +319,16 @@ static const flag table[] = {
          "in. A run that goes on under the same name goes on in its logs; a name with a time that "
          "is taken gets a number"},
 
+    GROUP("Import", NULL),
+    {"out", FLAG_STRING, ROLE_USED, FOR_IMPORT, AT(out), .arg = "DIR", .expects = "a folder",
+     .unset = "required", .help = "Folder to write, which must not be there yet"},
+    {"dtype", FLAG_CHOICE, ROLE_USED, FOR_IMPORT, AT(import_dtype), .choices = import_dtypes,
+     .help = "Type of the weights written; auto keeps what the file has, and makes quantised ones "
+             "bfloat16"},
+
     GROUP("Plot", NULL),
-    {"out", FLAG_STRING, ROLE_USED, FOR_PLOT | FOR_EXPORT, AT(out), .arg = "FILE",
-     .expects = "a file", .unset = "plot.svg and plot.png; export: required",
-     .help = "File to write: a picture, whose name ends in .svg or .png; of export the GGUF file"},
+    {"out", FLAG_STRING, ROLE_USED, FOR_PLOT, AT(out), .arg = "FILE", .expects = "a file",
+     .unset = "plot.svg and plot.png", .help = "Picture to write; its name ends in .svg or .png"},
     {"smooth", FLAG_INT64, ROLE_USED, FOR_PLOT, AT(smooth), .arg = "N", FROM(1),
      .unset = "a sixtieth of the run",
      .help = "Steps that a moving average takes in; 1 draws every step"},
@@ -323,10 +336,12 @@ static const flag table[] = {
      .help = "Heading of the picture"},
 
     GROUP("Export", NULL),
+    {"out", FLAG_STRING, ROLE_USED, FOR_EXPORT, AT(out), .arg = "FILE", .expects = "a file",
+     .unset = "required", .help = "GGUF file to write"},
     {"format", FLAG_STRING, ROLE_LATER, FOR_EXPORT, .arg = "NAME", .peer = "gguf",
      .help = "What to write; gguf is the one supported: what llama.cpp reads"},
-    {"dtype", FLAG_CHOICE, ROLE_USED, FOR_EXPORT, AT(dtype), .arg = "TYPE", .choices = export_types,
-     .help = "Type of the matrices; vectors are f32"},
+    {"dtype", FLAG_CHOICE, ROLE_USED, FOR_EXPORT, AT(export_dtype), .arg = "TYPE",
+     .choices = export_types, .help = "Type of the matrices; vectors are f32"},
 
     SECTION("dflash"),
     FOREIGN("block-size", FLAG_STRING, NULL),
