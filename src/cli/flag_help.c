@@ -80,6 +80,12 @@ static const struct {
      "everything that accrue train would stop at or leave out. Sizes that no flag gives are "
      "those of the first row.",
      "Exit status: 0 no fault; 2 faults, or bad input: a flag, a value or a file."},
+    {FOR_IMPORT, "import", " MODEL.gguf",
+     "Write a GGUF file's model as a Hugging Face folder: configuration, safetensors, and the "
+     "tokenizer where the file carries a byte-level BPE vocabulary.",
+     "A folder that is a finished import of the same file is left as it is.\n"
+     "Exit status: 0 done; 1 failed while writing, and nothing is left; 2 bad input: a flag, a "
+     "value or a file."},
     {FOR_INSPECT, "inspect", " DIR",
      "Show what a data set, checkpoint or verifier folder contains.",
      "Exit status: 0 done; 2 DIR cannot be read or is none of these."},
@@ -146,7 +152,7 @@ void flags_help(FILE *out, unsigned command)
     defaults_of(&o, command);
     fprintf(out, "Usage: accrue %s [FLAG...]%s\n", commands[c].name, commands[c].usage);
     put_text(out, 0, commands[c].does);
-    if (command & (FOR_INSPECT | FOR_CHECK | FOR_PLOT))
+    if (command & (FOR_INSPECT | FOR_CHECK | FOR_PLOT | FOR_IMPORT))
         fputc('\n', out);
     for (int i = 0; i < n; i++) {
         if (!(flags[i].commands & command))
@@ -206,6 +212,8 @@ static void man_flag(FILE *out, const flag *f, const cli_options *o)
     fputs(".\n", out);
     if (f->commands == FOR_PLOT)
         fputs("Plot only.\n", out);
+    else if (f->commands == FOR_IMPORT)
+        fputs("Import only.\n", out);
     else if (!(f->commands & FOR_TRAIN))
         fputs("Verify, check and inspect only.\n", out);
     else if (!(f->commands & FOR_VERIFY) && f->role == ROLE_USED)
@@ -229,6 +237,7 @@ void flags_man(FILE *out)
             ".B accrue verify\n\\-\\-verifier\\-name\\-or\\-path \\fIDIR\\fP \\-\\-data\\-path "
             "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue check\n\\fIDATA\\fP [\\fIFLAG\\fP...]\n.br\n"
+            ".B accrue import\n\\fIMODEL.gguf\\fP \\-\\-out \\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue inspect\n\\fIDIR\\fP [\\-\\-json]\n.br\n"
             ".B accrue plot\n\\fIDIR\\fP... [\\-\\-out \\fIFILE\\fP]\n"
             ".SH DESCRIPTION\n"
@@ -243,6 +252,8 @@ void flags_man(FILE *out)
             "\\-\\-hidden\\-states\\-path, \\-\\-verifier\\-name\\-or\\-path, "
             "\\-\\-draft\\-vocab\\-size, \\-\\-d2t\\-path, \\-\\-t2d\\-path, "
             "\\-\\-target\\-layer\\-ids, \\-\\-lock\\-timeout and \\-\\-threads.\n.PP\n"
+            "\\fBaccrue import\\fP writes a GGUF file's model as a Hugging Face folder, which "
+            "then can be a verifier. It takes \\-\\-out, \\-\\-dtype and \\-\\-json.\n.PP\n"
             "\\fBaccrue inspect\\fP shows what a data set, checkpoint or verifier folder "
             "contains.\n.PP\n"
             "\\fBaccrue plot\\fP draws training runs over each other, from their metrics.jsonl or "

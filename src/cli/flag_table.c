@@ -60,6 +60,12 @@ static const flag_choice schedulers[] = {{"linear", ACCRUE_SCHEDULE_LINEAR},
                                          {"none", ACCRUE_SCHEDULE_NONE},
                                          {NULL, 0}};
 
+static const flag_choice import_dtypes[] = {{"auto", ACCRUE_IMPORT_AUTO},
+                                            {"bfloat16", ACCRUE_IMPORT_BF16},
+                                            {"float16", ACCRUE_IMPORT_F16},
+                                            {"float32", ACCRUE_IMPORT_F32},
+                                            {NULL, 0}};
+
 static const flag table[] = {
     GROUP("General", ""),
     {"speculator-type", FLAG_STRING, ROLE_LATER, FOR_TRAIN, .arg = "TYPE", .peer = "eagle3",
@@ -79,9 +85,9 @@ static const flag table[] = {
              "command line override it"},
     {"dump-config", FLAG_BOOL, ROLE_USED, FOR_TRAIN, AT(dump_config),
      .help = "Print the resolved configuration as such a file, and end"},
-    {"json", FLAG_BOOL, ROLE_USED, FOR_VERIFY | FOR_INSPECT | FOR_CHECK, AT(json),
+    {"json", FLAG_BOOL, ROLE_USED, FOR_VERIFY | FOR_INSPECT | FOR_CHECK | FOR_IMPORT, AT(json),
      .help = "Print JSON instead of a table"},
-    {"help", FLAG_BOOL, ROLE_USED, RUN | FOR_INSPECT | FOR_CHECK | FOR_PLOT, AT(help),
+    {"help", FLAG_BOOL, ROLE_USED, RUN | FOR_INSPECT | FOR_CHECK | FOR_PLOT | FOR_IMPORT, AT(help),
      .help = "Print this help"},
 
     GROUP("Verifier", "verifier"),
@@ -305,6 +311,13 @@ static const flag table[] = {
          "Folder of this run's logs; {time}, {utc_time}, {rank} and {local_rank} are filled "
          "in. A run that goes on under the same name goes on in its logs; a name with a time that "
          "is taken gets a number"},
+
+    GROUP("Import", NULL),
+    {"out", FLAG_STRING, ROLE_USED, FOR_IMPORT, AT(out), .arg = "DIR", .expects = "a folder",
+     .unset = "required", .help = "Folder to write, which must not be there yet"},
+    {"dtype", FLAG_CHOICE, ROLE_USED, FOR_IMPORT, AT(import_dtype), .choices = import_dtypes,
+     .help = "Type of the weights written; auto keeps what the file has, and makes quantised ones "
+             "bfloat16"},
 
     GROUP("Plot", NULL),
     {"out", FLAG_STRING, ROLE_USED, FOR_PLOT, AT(out), .arg = "FILE", .expects = "a file",

@@ -110,11 +110,25 @@ const char *nearest_name(const char *word, const char *(*candidate)(int i, void 
 /* Train and verify take each other's flags, so that a command line can be used for both. */
 static bool belongs(const parser *p, const flag *f)
 {
-    if (p->command & (FOR_INSPECT | FOR_CHECK | FOR_PLOT))
-        return f->commands & p->command;
     if (p->command == FOR_TRAIN)
         return !f->commands || f->commands & FOR_TRAIN;
-    return f->commands != FOR_PLOT;
+    if (p->command == FOR_VERIFY)
+        return !f->commands || f->commands & (FOR_TRAIN | FOR_VERIFY);
+    return f->commands & p->command;
+}
+
+/* Commands may have flags of one name that are not the same. */
+static int find(const parser *p, const char *name)
+{
+    int other = -1;
+
+    for (int i = 0; i < p->n_flags; i++)
+        if (p->flags[i].name && strcmp(p->flags[i].name, name) == 0) {
+            if (belongs(p, &p->flags[i]))
+                return i;
+            other = i;
+        }
+    return other;
 }
 
 /* The flags' names, then what others call them. */
@@ -241,9 +255,9 @@ static int take_argument(parser *p)
     if (strcmp(arg, "-h") == 0)
         arg = "--help";
     if (strncmp(arg, "--", 2) != 0 || !arg[2]) {
-        int room = p->command == FOR_PLOT                   ? MAX_DIRS
-                   : p->command & (FOR_INSPECT | FOR_CHECK) ? 1
-                                                            : 0;
+        int room = p->command == FOR_PLOT                                ? MAX_DIRS
+                   : p->command & (FOR_INSPECT | FOR_CHECK | FOR_IMPORT) ? 1
+                                                                         : 0;
         if (arg[0] != '-' && p->o->n_dirs < room) {
             p->o->dirs[p->o->n_dirs++] = arg;
             return 0;
@@ -261,9 +275,9 @@ static int take_argument(parser *p)
         if (*s == '_')
             *s = '-';
 
-    int i = flags_find(name);
+    int i = find(p, name);
     if (i < 0 && strncmp(name, "no-", 3) == 0) {
-        i = flags_find(name + 3);
+        i = find(p, name + 3);
         on = false;
         if (i >= 0 && !flags_is_switch(&p->flags[i]))
             i = -1;

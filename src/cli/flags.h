@@ -23,9 +23,10 @@ typedef struct cli_options {
     bool dry_run, json, help, dump_config;
     const char *config;
     const char *logger, *log_dir, *run_name;
-    const char *out, *title; /* of accrue plot */
+    const char *out, *title; /* of accrue plot; out: of import too */
+    accrue_import_dtype import_dtype;
     int64_t smooth;
-    const char *dirs[MAX_DIRS]; /* inspect DIR, check DATA, plot DIR... */
+    const char *dirs[MAX_DIRS]; /* inspect DIR, check DATA, plot DIR..., import MODEL */
     int n_dirs;
     int target_layer_ids[MAX_LIST], full_attention_indices[MAX_LIST];
     flag_origin origin[MAX_FLAGS]; /* by index into the table */
