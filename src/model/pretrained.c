@@ -159,6 +159,14 @@ const acr_gguf_tensor *acr_pretrained_origin(const acr_pretrained *p, int i)
     return p->gguf ? p->origins[i].tensor : NULL;
 }
 
+/* Rows that have been read: a model is read once, and its file need not stay in memory. */
+static void release_rows(const void *data, size_t bytes, int64_t rows, int64_t first, int64_t n)
+{
+    const size_t row = rows ? bytes / (size_t)rows : 0;
+
+    acr_map_release((const char *)data + (size_t)first * row, (size_t)n * row);
+}
+
 accrue_status acr_pretrained_read(void *out, acr_dtype real, const acr_pretrained *p, int i,
                                   int64_t first, int64_t n, accrue_error *err)
 {
@@ -178,5 +186,7 @@ accrue_status acr_pretrained_read(void *out, acr_dtype real, const acr_pretraine
         acr_convert(real, out, t->dtype,
                     (const char *)t->data + (size_t)(first * row) * acr_dtype_bytes(t->dtype),
                     n * row);
+    release_rows(p->gguf ? p->origins[i].tensor->data : t->data,
+                 p->gguf ? p->origins[i].tensor->bytes : t->bytes, rows, first, n);
     return ACCRUE_OK;
 }
