@@ -20,6 +20,7 @@ int cmd_verify(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_plot(int argc, char **argv);
 int cmd_check(int argc, char **argv);
+int cmd_prepare(int argc, char **argv);
 
 /* Messages -------------------------------------------------------------------------------- */
 

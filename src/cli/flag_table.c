@@ -66,9 +66,10 @@ static const flag table[] = {
      .help = "Kind of draft; eagle3 is the one supported"},
     {"dry-run", FLAG_BOOL, ROLE_USED, FOR_TRAIN, AT(dry_run),
      .help = "Check everything, write the initialised checkpoint, print what the run would do"},
-    {"seed", FLAG_UINT64, ROLE_USED, RUN, AT(train.seed), .arg = "N", FROM(0),
+    {"seed", FLAG_UINT64, ROLE_USED, RUN | FOR_PREPARE, AT(train.seed), .arg = "N", FROM(0),
      .help = "Seed of the initial weights and of the shuffle"},
-    {"threads", FLAG_INT, ROLE_USED, RUN | FOR_CHECK, AT(threads), .arg = "N", FROM(0),
+    {"threads", FLAG_INT, ROLE_USED, RUN | FOR_CHECK | FOR_PREPARE, AT(threads), .arg = "N",
+     FROM(0),
      .help = "Threads of the kernels; 0 is one per core. Of a rank under mpirun or srun: no more "
              "than its share of the machine's cores, which is also what 0 is. Results do not "
              "depend on it"},
@@ -79,14 +80,14 @@ static const flag table[] = {
              "command line override it"},
     {"dump-config", FLAG_BOOL, ROLE_USED, FOR_TRAIN, AT(dump_config),
      .help = "Print the resolved configuration as such a file, and end"},
-    {"json", FLAG_BOOL, ROLE_USED, FOR_VERIFY | FOR_INSPECT | FOR_CHECK, AT(json),
+    {"json", FLAG_BOOL, ROLE_USED, FOR_VERIFY | FOR_INSPECT | FOR_CHECK | FOR_PREPARE, AT(json),
      .help = "Print JSON instead of a table"},
-    {"help", FLAG_BOOL, ROLE_USED, RUN | FOR_INSPECT | FOR_CHECK | FOR_PLOT, AT(help),
+    {"help", FLAG_BOOL, ROLE_USED, RUN | FOR_INSPECT | FOR_CHECK | FOR_PLOT | FOR_PREPARE, AT(help),
      .help = "Print this help"},
 
     GROUP("Verifier", "verifier"),
-    {"verifier-name-or-path", FLAG_STRING, ROLE_USED, RUN | FOR_CHECK, AT(train.verifier),
-     .arg = "DIR", .unset = "required", .also = "target-model-path",
+    {"verifier-name-or-path", FLAG_STRING, ROLE_USED, RUN | FOR_CHECK | FOR_PREPARE,
+     AT(train.verifier), .arg = "DIR", .unset = "required", .also = "target-model-path",
      .help = "Folder of the verifier: config.json and safetensors"},
     IGNORED("trust-remote-code", FLAG_BOOL, "Accepted; no code is ever loaded"),
 
@@ -104,8 +105,8 @@ static const flag table[] = {
     {"target-layer-ids", FLAG_INTS, ROLE_USED, RUN | FOR_CHECK, AT(train.target_layer_ids),
      AT(train.n_target_layer_ids), AT(target_layer_ids), .arg = "ID...", FROM(0),
      .unset = "2, n/2 and n-3 of n layers", .help = "Verifier layers that feed the draft"},
-    {"draft-vocab-size", FLAG_INT64, ROLE_USED, RUN | FOR_CHECK, AT(train.draft_vocab_size),
-     .arg = "N", FROM(1), .unset = "the whole vocabulary",
+    {"draft-vocab-size", FLAG_INT64, ROLE_USED, RUN | FOR_CHECK | FOR_PREPARE,
+     AT(train.draft_vocab_size), .arg = "N", FROM(1), .unset = "the whole vocabulary",
      .help = "Most frequent supervised tokens that the draft can predict"},
     {"d2t-path", FLAG_STRING, ROLE_USED, RUN | FOR_CHECK, AT(train.d2t_path), .arg = "FILE",
      .help = "Vocabulary map from draft to verifier (.npy); needs --t2d-path"},
@@ -156,11 +157,11 @@ static const flag table[] = {
      .help = "A row without hidden states: stop, or leave it out, with a notice for each (warn) or "
              "one for all (skip)"},
     SECTION("data"),
-    {"on-bad", FLAG_CHOICE, ROLE_USED, RUN, AT(train.on_bad), .choices = stop_or_skip,
+    {"on-bad", FLAG_CHOICE, ROLE_USED, RUN | FOR_PREPARE, AT(train.on_bad), .choices = stop_or_skip,
      .help =
          "A row that is wrong in itself or in its hidden states: stop, or leave it out and list "
-         "it in skipped_samples.jsonl"},
-    {"max-bad", FLAG_INT64, ROLE_USED, RUN, AT(train.max_bad), .arg = "K", FROM(0),
+         "it in skipped_samples.jsonl, of prepare in skipped_lines.jsonl"},
+    {"max-bad", FLAG_INT64, ROLE_USED, RUN | FOR_PREPARE, AT(train.max_bad), .arg = "K", FROM(0),
      .unset = "1% of the rows bad, any number missing",
      .help = "Stop when more rows than that are left out, as bad or as missing"},
     {"check-bytes", FLAG_INT64, ROLE_USED, RUN, AT(train.check_bytes), .arg = "BYTES", FROM(0),
@@ -305,6 +306,22 @@ static const flag table[] = {
          "Folder of this run's logs; {time}, {utc_time}, {rank} and {local_rank} are filled "
          "in. A run that goes on under the same name goes on in its logs; a name with a time that "
          "is taken gets a number"},
+
+    GROUP("Prepare", NULL),
+    {"output", FLAG_STRING, ROLE_USED, FOR_PREPARE, AT(prepare.output), .arg = "DIR",
+     .expects = "a folder", .help = "Folder of the data set"},
+    {"seq-length", FLAG_INT64, ROLE_USED, FOR_PREPARE, AT(prepare.seq_length), .arg = "N", .min = 1,
+     .max = 1 << 30, .help = "Tokens of a row at most; what is longer is cut"},
+    {"max-samples", FLAG_INT64, ROLE_USED, FOR_PREPARE, AT(prepare.max_samples), .arg = "N",
+     FROM(1), .unset = "all", .help = "Rows at most, the first in their order"},
+    {"minimum-valid-tokens", FLAG_INT64, ROLE_USED, FOR_PREPARE, AT(prepare.minimum_valid_tokens),
+     .arg = "N", FROM(0), .help = "Leave out rows with fewer supervised tokens"},
+    {"skip-token-freq", FLAG_BOOL, ROLE_USED, FOR_PREPARE, AT(prepare.skip_token_freq),
+     .help = "Write no token_freq.pt, from which speculators makes vocabulary maps of any size"},
+    {"overwrite", FLAG_BOOL, ROLE_USED, FOR_PREPARE, AT(prepare.overwrite),
+     .help = "Replace a data set that is there, where its folder holds nothing else"},
+    {"allow-empty-output", FLAG_BOOL, ROLE_USED, FOR_PREPARE, AT(prepare.allow_empty_output),
+     .help = "Write a data set without any row too"},
 
     GROUP("Plot", NULL),
     {"out", FLAG_STRING, ROLE_USED, FOR_PLOT, AT(out), .arg = "FILE", .expects = "a file",

@@ -25,7 +25,8 @@ typedef struct cli_options {
     const char *logger, *log_dir, *run_name;
     const char *out, *title; /* of accrue plot */
     int64_t smooth;
-    const char *dirs[MAX_DIRS]; /* inspect DIR, check DATA, plot DIR... */
+    accrue_prepare_options prepare; /* less what is in `train` and `dirs` */
+    const char *dirs[MAX_DIRS];     /* inspect DIR, check DATA, plot DIR..., prepare FILE... */
     int n_dirs;
     int target_layer_ids[MAX_LIST], full_attention_indices[MAX_LIST];
     flag_origin origin[MAX_FLAGS]; /* by index into the table */
