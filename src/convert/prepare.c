@@ -206,7 +206,7 @@ static accrue_status tell(const acr_preparation *p, const char *unit, int64_t do
     return ACCRUE_OK;
 }
 
-/* How many lines of a file are taken: of many more than will be wanted, the first in their order. */
+/* How many lines of a file are taken: of many more than will be wanted, the first in order. */
 static int64_t lines_of(const acr_preparation *p, const acr_lines *file)
 {
     int64_t most = p->opt->max_samples;
