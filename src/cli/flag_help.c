@@ -60,6 +60,8 @@ static void defaults_of(cli_options *o, unsigned command)
     flags_init(o);
     if (command == FOR_VERIFY)
         o->train.compute = ACCRUE_F64;
+    if (command == FOR_PREPARE)
+        o->train.seed = o->prepare.seed;
 }
 
 static const struct {
@@ -75,6 +77,15 @@ static const struct {
      "computed in one piece.",
      "The other flags of accrue train are accepted and change nothing here.\n"
      "Exit status: 0 equal within the bound; 1 not; 2 bad input: a flag, a value or a file."},
+    {FOR_PREPARE, "prepare", " FILE.jsonl...",
+     "Make the data set that accrue train and speculators train read out of conversations, texts, "
+     "or rows of tokens, one on a line. Ids, masks and order are those of speculators "
+     "prepare-data.",
+     "A line is an object with 'conversations' or 'messages' (role and content, or from and "
+     "value), 'prompt' with 'completion' or 'response', 'text', or 'input_ids' with 'loss_mask'. "
+     "Each answer of a conversation becomes a row.\n"
+     "Exit status: 0 done, or there already; 1 failed while running; 2 bad input: a flag, a value "
+     "or a file."},
     {FOR_CHECK, "check", " DATA",
      "Read a data set, its hidden states and vocabulary maps whole and show every fault: "
      "everything that accrue train would stop at or leave out. Sizes that no flag gives are "
@@ -159,7 +170,7 @@ void flags_help(FILE *out, unsigned command)
     defaults_of(&o, command);
     fprintf(out, "Usage: accrue %s [FLAG...]%s\n", commands[c].name, commands[c].usage);
     put_text(out, 0, commands[c].does);
-    if (command & (FOR_INSPECT | FOR_CHECK | FOR_PLOT | FOR_IMPORT | FOR_EXPORT))
+    if (!(command & (FOR_TRAIN | FOR_VERIFY)))
         fputc('\n', out);
     for (int i = 0; i < n; i++) {
         if (!(flags[i].commands & command))
@@ -231,7 +242,7 @@ static void man_flag(FILE *out, const flag *f, const cli_options *o)
     roff(out, value);
     fputs(".\n", out);
     if (!(f->commands & FOR_TRAIN))
-        man_commands(out, f);
+        man_commands(out, f->commands);
     else if (!(f->commands & FOR_VERIFY) && f->role == ROLE_USED)
         fputs("Training only.\n", out);
 }
@@ -254,6 +265,8 @@ void flags_man(FILE *out)
             "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue check\n\\fIDATA\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue import\n\\fIMODEL.gguf\\fP \\-\\-out \\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
+            ".B accrue prepare\n\\fIFILE\\fP... \\-\\-verifier\\-name\\-or\\-path "
+            "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue inspect\n\\fIDIR\\fP [\\-\\-json]\n.br\n"
             ".B accrue plot\n\\fIDIR\\fP... [\\-\\-out \\fIFILE\\fP]\n.br\n"
             ".B accrue export\n\\fICHECKPOINT\\fP \\-\\-verifier\\-name\\-or\\-path "
@@ -272,6 +285,9 @@ void flags_man(FILE *out)
             "\\-\\-target\\-layer\\-ids, \\-\\-lock\\-timeout and \\-\\-threads.\n.PP\n"
             "\\fBaccrue import\\fP writes a GGUF file's model as a Hugging Face folder, which "
             "then can be a verifier. It takes \\-\\-out, \\-\\-dtype and \\-\\-json.\n.PP\n"
+            "\\fBaccrue prepare\\fP makes a data set out of conversations, texts or rows of "
+            "tokens, with the ids, masks and order of \\fBspeculators prepare\\-data\\fP; its "
+            "seed is 0 unless given.\n.PP\n"
             "\\fBaccrue inspect\\fP shows what a data set, checkpoint or verifier folder "
             "contains.\n.PP\n"
             "\\fBaccrue plot\\fP draws training runs over each other, from their metrics.jsonl or "

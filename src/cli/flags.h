@@ -27,7 +27,8 @@ typedef struct cli_options {
     accrue_export_dtype export_dtype;
     accrue_import_dtype import_dtype;
     int64_t smooth;
-    const char *dirs[MAX_DIRS]; /* inspect DIR, check DATA, plot DIR..., import MODEL */
+    accrue_prepare_options prepare; /* less what is in `train` and `dirs` */
+    const char *dirs[MAX_DIRS];     /* what follows the command without a flag's name */
     int n_dirs;
     int target_layer_ids[MAX_LIST], full_attention_indices[MAX_LIST];
     flag_origin origin[MAX_FLAGS]; /* by index into the table */
