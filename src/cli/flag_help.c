@@ -39,7 +39,10 @@ static void describe_default(char *s, size_t bytes, const flag *f, const cli_opt
         return;
     flags_value(value, sizeof value, f, o);
     if (f->unset && strcmp(f->unset, "required") == 0)
-        snprintf(s, bytes, command == FOR_CHECK ? "" : " (required)");
+        snprintf(s, bytes, "%s",
+                 command == FOR_CHECK  ? ""
+                 : command == FOR_EVAL ? " (default: the one that the checkpoint names)"
+                                       : " (required)");
     else if (value[0])
         snprintf(s, bytes, " (default: %s)", value);
     else if (f->unset)
@@ -83,6 +86,11 @@ static const struct {
     {FOR_INSPECT, "inspect", " DIR",
      "Show what a data set, checkpoint or verifier folder contains.",
      "Exit status: 0 done; 2 DIR cannot be read or is none of these."},
+    {FOR_EVAL, "eval", " CHECKPOINT",
+     "Measure a draft by speculative decoding with its verifier: answer prompts greedily, plainly "
+     "and by way of the draft, and show how many drafted tokens are accepted and what that saves.",
+     "Exit status: 0 every answer is the verifier's own; 1 one is not, or failed while running; 2 "
+     "bad input: a flag, a value or a file."},
     {FOR_PLOT, "plot", " DIR...", "Draw training runs over each other and sum them up in a table.",
      "Each DIR is a run's --save-path, or a folder of a logger, speculators' too: metrics.jsonl, "
      "metrics.csv or TensorBoard's event files are read.\n"
@@ -146,7 +154,7 @@ void flags_help(FILE *out, unsigned command)
     defaults_of(&o, command);
     fprintf(out, "Usage: accrue %s [FLAG...]%s\n", commands[c].name, commands[c].usage);
     put_text(out, 0, commands[c].does);
-    if (command & (FOR_INSPECT | FOR_CHECK | FOR_PLOT))
+    if (!(command & (FOR_TRAIN | FOR_VERIFY)))
         fputc('\n', out);
     for (int i = 0; i < n; i++) {
         if (!(flags[i].commands & command))
@@ -181,6 +189,19 @@ static void roff(FILE *out, const char *s)
     }
 }
 
+/* "Of plot, eval." */
+static void man_commands(FILE *out, unsigned set)
+{
+    const char *before = "Of ";
+
+    for (size_t c = 0; c < sizeof commands / sizeof commands[0]; c++)
+        if (commands[c].command & set) {
+            fprintf(out, "%s%s", before, commands[c].name);
+            before = ", ";
+        }
+    fputs(".\n", out);
+}
+
 static void man_flag(FILE *out, const flag *f, const cli_options *o)
 {
     char arg[200], value[300];
@@ -204,10 +225,8 @@ static void man_flag(FILE *out, const flag *f, const cli_options *o)
     roff(out, f->help);
     roff(out, value);
     fputs(".\n", out);
-    if (f->commands == FOR_PLOT)
-        fputs("Plot only.\n", out);
-    else if (!(f->commands & FOR_TRAIN))
-        fputs("Verify, check and inspect only.\n", out);
+    if (!(f->commands & FOR_TRAIN))
+        man_commands(out, f->commands);
     else if (!(f->commands & FOR_VERIFY) && f->role == ROLE_USED)
         fputs("Training only.\n", out);
 }
@@ -230,6 +249,8 @@ void flags_man(FILE *out)
             "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue check\n\\fIDATA\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue inspect\n\\fIDIR\\fP [\\-\\-json]\n.br\n"
+            ".B accrue eval\n\\fICHECKPOINT\\fP \\-\\-prompts \\fIFILE\\fP "
+            "[\\fIFLAG\\fP...]\n.br\n"
             ".B accrue plot\n\\fIDIR\\fP... [\\-\\-out \\fIFILE\\fP]\n"
             ".SH DESCRIPTION\n"
             "\\fBaccrue train\\fP trains an EAGLE\\-3 draft model from a data set and hidden "
@@ -245,6 +266,9 @@ void flags_man(FILE *out)
             "\\-\\-target\\-layer\\-ids, \\-\\-lock\\-timeout and \\-\\-threads.\n.PP\n"
             "\\fBaccrue inspect\\fP shows what a data set, checkpoint or verifier folder "
             "contains.\n.PP\n"
+            "\\fBaccrue eval\\fP answers prompts greedily, plainly and by speculative decoding "
+            "with a draft, and shows how many drafted tokens the verifier accepts and what that "
+            "saves.\n.PP\n"
             "\\fBaccrue plot\\fP draws training runs over each other, from their metrics.jsonl or "
             "from what \\-\\-logger wrote, and sums them up in a table.\n"
             ".SH OPTIONS\n"

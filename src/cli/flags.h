@@ -25,7 +25,11 @@ typedef struct cli_options {
     const char *logger, *log_dir, *run_name;
     const char *out, *title; /* of accrue plot */
     int64_t smooth;
-    const char *dirs[MAX_DIRS]; /* inspect DIR, check DATA, plot DIR... */
+    const char *prompts; /* of accrue eval */
+    int num_speculative_tokens;
+    int64_t max_new_tokens, limit;
+    accrue_dtype dtype;
+    const char *dirs[MAX_DIRS]; /* inspect DIR, check DATA, eval DIR, plot DIR... */
     int n_dirs;
     int target_layer_ids[MAX_LIST], full_attention_indices[MAX_LIST];
     flag_origin origin[MAX_FLAGS]; /* by index into the table */

@@ -34,6 +34,7 @@ static const struct command {
     {"train", cmd_train, FOR_TRAIN, "train a draft model"},
     {"verify", cmd_verify, FOR_VERIFY, "prove gradient accumulation on your own data"},
     {"check", cmd_check, FOR_CHECK, "read a data set whole and show every fault"},
+    {"eval", cmd_eval, FOR_EVAL, "measure what speculative decoding gains from a draft"},
     {"inspect", cmd_inspect, FOR_INSPECT, "show what a data set, checkpoint or verifier contains"},
     {"plot", cmd_plot, FOR_PLOT, "draw training runs over each other"},
     {"help", cmd_help, 0, "show this, or the help of a command"},
