@@ -40,9 +40,10 @@ static void describe_default(char *s, size_t bytes, const flag *f, const cli_opt
     flags_value(value, sizeof value, f, o);
     if (f->unset && strcmp(f->unset, "required") == 0)
         snprintf(s, bytes, "%s",
-                 command == FOR_CHECK  ? ""
-                 : command == FOR_EVAL ? " (default: the one that the checkpoint names)"
-                                       : " (required)");
+                 command == FOR_CHECK ? ""
+                 : command == FOR_EVAL && f->commands & FOR_TRAIN
+                     ? " (default: the one that the checkpoint names)"
+                     : " (required)");
     else if (value[0])
         snprintf(s, bytes, " (default: %s)", value);
     else if (f->unset)
