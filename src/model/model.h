@@ -159,6 +159,8 @@ accrue_status acr_model_load(acr_model *m, acr_weights *w, const char *name, acc
 /* Embedding, verifier norm and heads from the verifier's folder, where not yet set.  Kept too. */
 accrue_status acr_model_load_verifier(acr_model *m, acr_weights *w, const char *name,
                                       accrue_error *err);
+/* Gives back what memory a frozen parameter takes beside its file; it is not to be used again. */
+void acr_param_release(acr_model *m, acr_param *p);
 /* Sets one parameter from a tensor of its shape, any float type. */
 accrue_status acr_param_set(acr_model *m, acr_param *p, const acr_tensor *t, const char *file,
                             accrue_error *err);

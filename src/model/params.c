@@ -498,6 +498,18 @@ accrue_status acr_param_set(acr_model *m, acr_param *p, const acr_tensor *t, con
     return ACCRUE_OK;
 }
 
+void acr_param_release(acr_model *m, acr_param *p)
+{
+    for (int i = 0; i < m->n_owned; i++)
+        if (m->owned[i] == p->frozen) {
+            acr_free(m->owned[i]);
+            m->owned[i] = m->owned[--m->n_owned];
+            break;
+        }
+    p->frozen = NULL;
+    p->bf16 = NULL;
+}
+
 accrue_status acr_model_load(acr_model *m, acr_weights *w, const char *name, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
