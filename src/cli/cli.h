@@ -21,6 +21,7 @@ int cmd_inspect(int argc, char **argv);
 int cmd_plot(int argc, char **argv);
 int cmd_check(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
+int cmd_prepare(int argc, char **argv);
 
 /* Messages -------------------------------------------------------------------------------- */
 

@@ -115,7 +115,7 @@ static void print_summary(const accrue_eval_report *r, const cli_options *o)
     table_cell(&t, "%s, %d tokens a round", name, r->num_speculative_tokens);
     table_cell(&t, "verifier");
     format_name(name, sizeof name, r->verifier);
-    table_cell(&t, "%s, %s", name, dtype_name(o->dtype));
+    table_cell(&t, "%s, %s", name, dtype_name(o->eval.compute));
     table_cell(&t, "prompts");
     table_cell(&t, "%s, %s tokens; %s tokens answered", format_count(r->done).s,
                format_count(r->prompt_tokens).s, format_count(r->tokens).s);
@@ -216,8 +216,8 @@ static int print_json(const measuring *m, const accrue_eval_report *r)
         "{s:o, s:o, s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:o, s:o, s:o, "
         "s:o, s:f, s:f, s:f, s:f, s:f, s:I, s:O}",
         "checkpoint", name_json(m->o->dirs[0]), "verifier", name_json(r->verifier), "dtype",
-        dtype_name(m->o->dtype), "num_speculative_tokens", r->num_speculative_tokens,
-        "max_new_tokens", (json_int_t)m->o->max_new_tokens, "n_prompts", (json_int_t)r->done,
+        dtype_name(m->o->eval.compute), "num_speculative_tokens", r->num_speculative_tokens,
+        "max_new_tokens", (json_int_t)m->o->eval.max_new_tokens, "n_prompts", (json_int_t)r->done,
         "prompt_tokens", (json_int_t)r->prompt_tokens, "new_tokens", (json_int_t)r->tokens,
         "rounds", (json_int_t)r->rounds, "drafted", (json_int_t)r->drafted, "accepted",
         (json_int_t)r->accepted, "acceptance_rate", ratio((double)r->accepted, (double)r->drafted),
@@ -252,19 +252,13 @@ static int evaluate(const cli_options *o)
     static accrue_eval_report report;
     const char *term = getenv("TERM");
     measuring m = {.o = o, .prompts = o->json ? json_array() : NULL};
-    accrue_eval_options opt;
+    accrue_eval_options opt = o->eval;
     accrue_error err = {0};
     int code = EXIT_SUCCESS;
 
     m.terminal = isatty(STDOUT_FILENO) && !(term && strcmp(term, "dumb") == 0);
-    accrue_eval_options_init(&opt, sizeof opt);
     opt.checkpoint = o->dirs[0];
     opt.verifier = o->train.verifier;
-    opt.prompts = o->prompts;
-    opt.num_speculative_tokens = o->num_speculative_tokens;
-    opt.max_new_tokens = o->max_new_tokens;
-    opt.limit = o->limit;
-    opt.compute = o->dtype;
     accrue_status status = accrue_eval(&report, &opt, on_prompt, &m, &err);
     if (m.drawn)
         printf(m.terminal ? "\r\033[K" : "\n");
@@ -301,7 +295,7 @@ int cmd_eval(int argc, char **argv)
     if (!o.dirs[0])
         return cli_fail(EXIT_BAD_INPUT,
                         "eval: the folder of a checkpoint expected; see accrue eval --help");
-    if (!o.prompts)
+    if (!o.eval.prompts)
         return cli_fail(EXIT_BAD_INPUT, "eval: --prompts expected; see accrue eval --help");
     if (o.out && !plot_is_picture(o.out))
         return cli_fail(EXIT_BAD_INPUT, "--out: '%s', a name that ends in .svg or .png expected",

@@ -25,11 +25,10 @@ typedef struct cli_options {
     const char *logger, *log_dir, *run_name;
     const char *out, *title; /* of accrue plot */
     int64_t smooth;
-    const char *prompts; /* of accrue eval */
-    int num_speculative_tokens;
-    int64_t max_new_tokens, limit;
-    accrue_dtype dtype;
-    const char *dirs[MAX_DIRS]; /* inspect DIR, check DATA, eval DIR, plot DIR... */
+    accrue_prepare_options prepare; /* less what is in `train` and `dirs` */
+    accrue_eval_options eval;       /* likewise */
+    const char
+        *dirs[MAX_DIRS]; /* inspect DIR, check DATA, eval DIR, plot DIR..., prepare FILE... */
     int n_dirs;
     int target_layer_ids[MAX_LIST], full_attention_indices[MAX_LIST];
     flag_origin origin[MAX_FLAGS]; /* by index into the table */

@@ -33,6 +33,7 @@ static const struct command {
 } commands[] = {
     {"train", cmd_train, FOR_TRAIN, "train a draft model"},
     {"verify", cmd_verify, FOR_VERIFY, "prove gradient accumulation on your own data"},
+    {"prepare", cmd_prepare, FOR_PREPARE, "make a data set of conversations, texts or tokens"},
     {"check", cmd_check, FOR_CHECK, "read a data set whole and show every fault"},
     {"eval", cmd_eval, FOR_EVAL, "measure what speculative decoding gains from a draft"},
     {"inspect", cmd_inspect, FOR_INSPECT, "show what a data set, checkpoint or verifier contains"},
