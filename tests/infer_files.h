@@ -6,6 +6,7 @@
 #include "infer/infer.h"
 
 enum { V_HIDDEN = 16, V_VOCAB = 48, V_LAYERS = 6, V_EOS = 47, V_POSITIONS = 1024 };
+enum { BYTES = 256, IM_START = 256, IM_END = 257 }; /* of the tokenizer */
 
 static inline void verifier_layer(draft_files *f, int l, acr_dtype type)
 {
@@ -87,6 +88,80 @@ static inline void draft_write_for(const char *dir, int64_t vocab, int64_t draft
     draft_make_for(&f, vocab, draft_vocab, layers, norm_output, verifier, seed);
     draft_files_write(&f, dir);
     draft_files_free(&f);
+}
+
+/* Text ------------------------------------------------------------------------------------- */
+
+static inline char *below(const char *dir, const char *name)
+{
+    char *path = acr_sprintf("%s/%s", dir, name);
+
+    assert_non_null(path);
+    return path;
+}
+
+static inline void write_in(const char *dir, const char *name, const char *text)
+{
+    char *path = below(dir, name);
+
+    write_text(path, text);
+    acr_free(path);
+}
+
+/* A byte's character in byte-level vocabularies. */
+static inline int character_of(int byte)
+{
+    int above = 256;
+
+    for (int b = 0; b < 256; b++) {
+        const bool plain = (b >= 33 && b <= 126) || (b >= 161 && b != 173);
+        if (b == byte)
+            return plain ? b : above;
+        above += !plain;
+    }
+    return 0;
+}
+
+/* Every byte a token, and the two around a message. */
+static inline void tokenizer_write(const char *dir)
+{
+    json_t *vocab = json_object(), *added = json_array();
+    json_t *root = NULL;
+    char *text = NULL;
+
+    for (int b = 0; b < BYTES; b++) {
+        const int c = character_of(b);
+        char s[3] = {(char)c, 0, 0};
+        if (c >= 128) {
+            s[0] = (char)(0xc0 | c >> 6);
+            s[1] = (char)(0x80 | (c & 63));
+        }
+        json_object_set_new(vocab, s, json_integer(b));
+    }
+    for (int i = 0; i < 2; i++)
+        json_array_append_new(
+            added, json_pack("{s:i, s:s, s:b, s:b, s:b, s:b, s:b}", "id", IM_START + i, "content",
+                             i ? "<|im_end|>" : "<|im_start|>", "single_word", 0, "lstrip", 0,
+                             "rstrip", 0, "normalized", 0, "special", 1));
+    root = json_pack("{s:s, s:o, s:n, s:{s:s, s:b, s:b, s:b}, s:n, s:{s:s, s:b, s:b, s:b}, "
+                     "s:{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:o, s:[]}}",
+                     "version", "1.0", "added_tokens", added, "normalizer", "pre_tokenizer", "type",
+                     "ByteLevel", "add_prefix_space", 0, "trim_offsets", 1, "use_regex", 1,
+                     "post_processor", "decoder", "type", "ByteLevel", "add_prefix_space", 0,
+                     "trim_offsets", 1, "use_regex", 1, "model", "type", "BPE", "dropout",
+                     "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0,
+                     "byte_fallback", 0, "vocab", vocab, "merges");
+    assert_non_null(root);
+    text = json_dumps(root, JSON_COMPACT);
+    assert_non_null(text);
+    write_in(dir, "tokenizer.json", text);
+    free(text);
+    json_decref(root);
+    write_in(dir, "chat_template.jinja",
+             "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + "
+             "message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt "
+             "%}{{ '<|im_start|>assistant\\n' }}{% endif %}");
+    write_in(dir, "tokenizer_config.json", "{}");
 }
 
 #endif
