@@ -314,6 +314,32 @@ static void stops_when_asked(void **state)
     place_free(&p);
 }
 
+static char ways[64];
+
+/* Notes which way each answer is begun. */
+static accrue_status noting_forward(acr_verifier_work *w, const acr_sequence *s, int n,
+                                    const int *slots, int n_slots, accrue_error *err)
+{
+    if (acr_cache_tokens(s->cache) == 0)
+        snprintf(ways + strlen(ways), sizeof ways - strlen(ways), "%c", n_slots ? 's' : 'p');
+    return acr_verifier_forward(w, s, n, slots, n_slots, err);
+}
+
+/* Both ways come first equally often, behind an answer that nobody times. */
+static void ways_take_turns(void **state)
+{
+    accrue_eval_report r;
+    accrue_error e = {0};
+    place p = place_make();
+
+    (void)state;
+    ways[0] = 0;
+    write_text(p.prompts, "[\"a\", \"b\", \"c\", \"d\"]");
+    assert_ok(acr_eval(&r, &p.opt, noting_forward, NULL, NULL, &e), &e);
+    assert_string_equal(ways, "pspssppssp");
+    place_free(&p);
+}
+
 /* Differences -------------------------------------------------------------------------------- */
 
 static int64_t checks_left; /* before one goes wrong */
@@ -478,12 +504,12 @@ static void memory_may_fail_anywhere(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prompts_of_strings),       cmocka_unit_test(prompts_of_conversations),
-        cmocka_unit_test(prompts_of_rows),          cmocka_unit_test(bad_prompts_are_refused),
-        cmocka_unit_test(report_adds_up),           cmocka_unit_test(recorded_verifier),
-        cmocka_unit_test(stops_when_asked),         cmocka_unit_test(a_difference_is_told),
-        cmocka_unit_test(bad_options_are_refused),  cmocka_unit_test(models_must_agree),
-        cmocka_unit_test(memory_may_fail_anywhere),
+        cmocka_unit_test(prompts_of_strings),   cmocka_unit_test(prompts_of_conversations),
+        cmocka_unit_test(prompts_of_rows),      cmocka_unit_test(bad_prompts_are_refused),
+        cmocka_unit_test(report_adds_up),       cmocka_unit_test(recorded_verifier),
+        cmocka_unit_test(stops_when_asked),     cmocka_unit_test(ways_take_turns),
+        cmocka_unit_test(a_difference_is_told), cmocka_unit_test(bad_options_are_refused),
+        cmocka_unit_test(models_must_agree),    cmocka_unit_test(memory_may_fail_anywhere),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
