@@ -147,6 +147,15 @@ static void prompts_of_conversations(void **state)
     got = read_prompts(&p, 1);
     assert_int_equal(got.n, 1);
     acr_prompts_free(&got);
+    n = turn(ids, "user", "Why?");
+    n += turn(ids + n, "assistant", NULL);
+    write_text(p.prompts, "{\"prompt\": \"Why?\", \"completion\": \"So.\"}\n{\"prompt\": "
+                          "[{\"role\": \"user\", \"content\": \"Why?\"}]}");
+    got = read_prompts(&p, 0);
+    assert_int_equal(got.n, 2);
+    is_prompt(&got, 0, 0, ids, n);
+    is_prompt(&got, 1, 1, ids, n);
+    acr_prompts_free(&got);
     place_free(&p);
 }
 
@@ -192,14 +201,17 @@ static void bad_prompts_are_refused(void **state)
     prompts_fail(&p, "[]", ACCRUE_EFORMAT, "0 prompts", NULL);
     prompts_fail(&p, "[\"a\", 5]", ACCRUE_EFORMAT, "prompt 1", "no string");
     prompts_fail(&p, "[\"a\"", ACCRUE_EFORMAT, "line 1", NULL);
-    prompts_fail(&p, "{\"messages\": []}\n{\"text\": \"a\"}", ACCRUE_EFORMAT, "line 2",
-                 "neither messages nor conversations");
+    prompts_fail(&p, "{\"prompt\": \"a\"}\n{\"text\": \"a\"}", ACCRUE_EFORMAT, "line 2",
+                 "none of 'conversations'");
     prompts_fail(&p, "\n{\"messages\": [}", ACCRUE_EFORMAT, "line 2", NULL);
     prompts_fail(&p, "{\"messages\": [{\"content\": \"a\"}]}", ACCRUE_EFORMAT, "line 1",
-                 "message 0 has no role");
-    prompts_fail(&p, "{\"messages\": [{\"role\": \"user\"}]}", ACCRUE_EFORMAT, "line 1",
-                 "message 0 has no content");
-    prompts_fail(&p, "{\"messages\": []}", ACCRUE_EFORMAT, "0 prompts", NULL);
+                 "message 0 has no 'role'");
+    prompts_fail(&p, "{\"messages\": [{\"role\": \"user\", \"content\": 5}]}", ACCRUE_EFORMAT,
+                 "line 1", "message 0: its content is no text");
+    prompts_fail(&p, "{\"messages\": []}", ACCRUE_EFORMAT, "line 1", "none of");
+    prompts_fail(&p, "{\"messages\": [{\"role\": \"model\", \"content\": \"a\"}]}", ACCRUE_EFORMAT,
+                 "0 prompts", NULL);
+    prompts_fail(&p, "5", ACCRUE_EFORMAT, "line 1", NULL);
     write_text(p.prompts, "[\"a\"]");
     assert_fails(acr_prompts_read(&out, p.prompts, "m.gguf", 0, &e), ACCRUE_ENOTSUP, &e, "m.gguf",
                  "tokenizer.json", "accrue import", NULL);

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_PROMPTS = 1 << 28 }; /* bytes of a file */
+enum { MAX_PROMPTS = 1 << 28, MAX_MESSAGES = 1 << 16 }; /* bytes of a file; of a conversation */
 
 /* A prompt that is complete, of the row-th of the file; one without tokens is none. */
 static accrue_status end_prompt(acr_prompts *p, int64_t row, accrue_error *err)
@@ -106,17 +106,38 @@ cleanup:
     return st;
 }
 
-/* The text of a message; NULL: none.  Names are those of accrue prepare's conversations. */
-static const char *first_string(const json_t *message, const char *one, const char *other)
+/* Conversations are read as accrue prepare reads them: "from" and "value" or "role" and "content";
+ * a role that is none of these is an answering model's. */
+static const char *asking_role(const char *role)
 {
-    const char *s = json_string_value(json_object_get(message, one));
+    static const char *const names[][2] = {
+        {"human", "user"}, {"user", "user"}, {"system", "system"}, {"tool", "tool"}};
 
-    return s ? s : json_string_value(json_object_get(message, other));
+    for (int i = 0; i < ACR_COUNT(names); i++)
+        if (strcmp(role, names[i][0]) == 0)
+            return names[i][1];
+    return NULL;
 }
 
-static bool is_answer(const char *role)
+/* *role is NULL where the message is an answer. */
+static accrue_status read_message(acr_message *out, const json_t *m, const char *place, size_t i,
+                                  accrue_error *err)
 {
-    return strcmp(role, "assistant") == 0 || strcmp(role, "gpt") == 0;
+    const char *role = json_string_value(json_object_get(m, "from"));
+    const json_t *content = json_object_get(m, "value");
+
+    if (!role)
+        role = json_string_value(json_object_get(m, "role"));
+    if (!json_string_length(content))
+        content = json_object_get(m, "content");
+    if (!role)
+        return acr_fail(err, ACCRUE_EFORMAT, "%s: message %zu has no 'role' and no 'from'", place,
+                        i);
+    if (content && !json_is_string(content) && !json_is_null(content))
+        return acr_fail(err, ACCRUE_EFORMAT, "%s: message %zu: its content is no text", place, i);
+    out->role = asking_role(role);
+    out->content = json_is_string(content) ? json_string_value(content) : "";
+    return ACCRUE_OK;
 }
 
 /* A conversation up to its first answer. */
@@ -124,32 +145,35 @@ static accrue_status add_conversation(acr_prompts *p, const speech *s, const jso
                                       const char *place, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    const size_t n = json_array_size(list);
-    acr_message *messages = acr_calloc(n + 1, sizeof *messages);
-    int n_messages = 0;
+    const size_t most = json_array_size(list);
+    acr_message *messages = NULL;
+    int n = 0;
 
+    if (most > MAX_MESSAGES)
+        return acr_fail(err, ACCRUE_EFORMAT, "%s: %zu messages, at most %d expected", place, most,
+                        MAX_MESSAGES);
+    messages = acr_calloc(most + 1, sizeof *messages);
     if (!messages)
-        return acr_enomem(err, n * sizeof *messages, "a conversation");
-    for (size_t i = 0; i < n; i++) {
-        const json_t *m = json_array_get(list, i);
-        const char *role = first_string(m, "role", "from");
-        const char *content = first_string(m, "content", "value");
-        if (!role || !content) {
-            st = acr_fail(err, ACCRUE_EFORMAT, "%s: message %zu has no %s", place, i,
-                          role ? "content or value" : "role or from");
-            goto cleanup;
-        }
-        if (is_answer(role))
+        return acr_enomem(err, most * sizeof *messages, "a conversation");
+    for (size_t i = 0; i < most; i++) {
+        ACR_TRY(read_message(&messages[n], json_array_get(list, i), place, i, err));
+        if (!messages[n].role)
             break;
-        messages[n_messages].role = strcmp(role, "human") == 0 ? "user" : role;
-        messages[n_messages++].content = content;
+        n++;
     }
-    if (n_messages)
-        ACR_TRY(add_messages(p, s, messages, n_messages, place, err));
+    if (n)
+        ACR_TRY(add_messages(p, s, messages, n, place, err));
 
 cleanup:
     acr_free(messages);
     return st;
+}
+
+static const json_t *filled(const json_t *line, const char *key)
+{
+    const json_t *v = json_object_get(line, key);
+
+    return json_string_length(v) || json_array_size(v) ? v : NULL;
 }
 
 static accrue_status add_line(acr_prompts *p, const speech *s, const char *text, size_t bytes,
@@ -160,14 +184,18 @@ static accrue_status add_line(acr_prompts *p, const speech *s, const char *text,
     const json_t *list = NULL;
 
     ACR_TRY(acr_json_parse(&line, text, bytes, place, err));
-    list = json_object_get(line, "conversations");
-    if (!json_is_array(list))
-        list = json_object_get(line, "messages");
-    if (!json_is_array(list)) {
-        st = acr_fail(err, ACCRUE_EFORMAT, "%s: neither messages nor conversations", place);
-        goto cleanup;
+    list = filled(line, "conversations");
+    list = list ? list : filled(line, "messages");
+    list = list ? list : filled(line, "prompt");
+    if (json_is_string(list)) {
+        const acr_message m = {.role = "user", .content = json_string_value(list)};
+        ACR_TRY(add_messages(p, s, &m, 1, place, err));
+    } else if (json_is_array(list)) {
+        ACR_TRY(add_conversation(p, s, list, place, err));
+    } else {
+        st = acr_fail(err, ACCRUE_EFORMAT, "%s: none of 'conversations', 'messages', 'prompt'",
+                      place);
     }
-    ACR_TRY(add_conversation(p, s, list, place, err));
 
 cleanup:
     json_decref(line);
