@@ -1,5 +1,5 @@
-/* eval_files.c - DIR: writes a random verifier with a tokenizer, DIR/verifier, and a random draft for
- * it that names it as its own, DIR/draft; for tests of the command. */
+/* eval_files.c - DIR: writes a random verifier with a tokenizer, DIR/verifier, and a random draft
+ * for it that names it as its own, DIR/draft; for tests of the command. */
 #include "infer_files.h"
 
 int main(int argc, char **argv)

@@ -68,11 +68,11 @@ accrue_status acr_verifier_forward(acr_verifier_work *w, const acr_sequence *seq
 /* Draft ------------------------------------------------------------------------------------ */
 
 /* An EAGLE-3 draft that decodes one sequence, with its keys and values kept.  "Row" t of it reads
- * token t + 1 and the verifier's states of token t; a *drafted* row reads the draft's own output of
- * the row before instead, and the token that it drafted there.  Row by row the arithmetic is that of
- * training: verified rows are TTT step 0, the j-th drafted row behind row t is TTT step j of row t.
- * So in a layer with a sliding window a drafted row sees the window of row t, and the drafted
- * ones. */
+ * token t + 1 and the verifier's states of token t; a *drafted* row reads the draft's own output
+ * of the row before instead, and the token that it drafted there.  Row by row the arithmetic is
+ * that of training: verified rows are TTT step 0, the j-th drafted row behind row t is TTT step j
+ * of row t.  So in a layer with a sliding window a drafted row sees the window of row t, and the
+ * drafted ones. */
 typedef struct acr_draft acr_draft;
 
 /* A checkpoint folder of accrue or speculators, for sequences of up to `positions` tokens.  What of
@@ -92,7 +92,7 @@ accrue_status acr_draft_extend(acr_draft *d, const int64_t *ids, const void *sta
                                accrue_error *err);
 /* One drafted row, at most ACCRUE_MAX_TTT_STEPS - 1 on end. */
 accrue_status acr_draft_step(acr_draft *d, int64_t id, accrue_error *err);
-/* Of the last row: real [draft vocabulary], and the token they are highest for, the verifier's id. */
+/* Of the last row: real [draft vocabulary], and the id, the verifier's, with the highest. */
 const void *acr_draft_logits(const acr_draft *d);
 int64_t acr_draft_token(const acr_draft *d);
 

@@ -1,10 +1,10 @@
-/* speculate.c - greedy decoding, plainly and by way of a draft (Leviathan et al. 2023, greedy case).
+/* speculate.c - greedy decoding, plainly and by way of a draft (Leviathan et al. 2023, greedily).
  *
  * A round passes the last token and k drafted ones through the verifier at once.  What it would
  * have said after each is compared with what was drafted next: the longest prefix that agrees is
- * accepted, and behind it the verifier's own token, the bonus, comes for free.  So the answer is the
- * verifier's whatever the draft says, provided that its bits do not depend on the tokens that pass
- * together; they do not. */
+ * accepted, and behind it the verifier's own token, the bonus, comes for free.  So the answer is
+ * the verifier's whatever the draft says, provided that its bits do not depend on the tokens that
+ * pass together; they do not. */
 #include "infer/infer.h"
 
 #include <string.h>
