@@ -51,7 +51,7 @@ typedef enum accrue_status {
     ACCRUE_ENOTSUP = 7,   /* this build or version lacks it */
     ACCRUE_ENUMERIC = 8,  /* a loss or gradient is NaN or infinite */
     ACCRUE_ECANCELED = 9, /* a callback asked to stop */
-    ACCRUE_EVERIFY = 10,  /* accrue_verify: a difference exceeds its bound */
+    ACCRUE_EVERIFY = 10,  /* accrue_verify, accrue_eval: two results differ that must not */
     ACCRUE_ENOSPACE = 11, /* no room on the disk, or in its quota */
     ACCRUE_ECOMM = 12     /* a rank is lost, or did not come in time */
 } accrue_status;
@@ -703,6 +703,56 @@ ACCRUE_API ACCRUE_CHECK accrue_status accrue_prepare(accrue_prepare_report *out,
                                                      const accrue_prepare_options *opt,
                                                      accrue_progress_cb cb, void *payload,
                                                      accrue_error *err);
+
+/* Evaluation: what a draft is worth, by speculative decoding with its verifier. */
+typedef struct accrue_eval_options {
+    size_t struct_size;     /* set by accrue_eval_options_init; do not touch */
+    const char *checkpoint; /* folder of the draft */
+    const char *verifier;   /* folder or GGUF file; NULL: the one that the checkpoint names */
+    const char *prompts;    /* a JSON array of strings, JSONL conversations, or a data set folder */
+    int num_speculative_tokens; /* k, 1 to ACCRUE_MAX_TTT_STEPS; default 3 */
+    int64_t max_new_tokens;     /* of an answer; default 64 */
+    int64_t limit;              /* prompts, the first ones; 0: all */
+    accrue_dtype compute;       /* of both models; default F32 */
+} accrue_eval_options;
+
+ACCRUE_API void accrue_eval_options_init(accrue_eval_options *opt, size_t struct_size);
+
+/* Over the prompts answered.  A round drafts k tokens and verifies them in one forward of the
+ * verifier, which yields one token more, the bonus.  docs/EVAL.md has the definitions. */
+typedef struct accrue_eval_report {
+    int num_speculative_tokens;
+    int64_t prompts, done;         /* to answer; answered */
+    int64_t prompt_tokens, tokens; /* tokens: of the answers */
+    int64_t rounds, drafted, accepted;
+    int64_t accepted_at[ACCRUE_MAX_TTT_STEPS]; /* rounds whose i-th drafted token was accepted */
+    int64_t accepted_length[ACCRUE_MAX_TTT_STEPS + 1]; /* rounds that accepted so many */
+    double plain_seconds, speculative_seconds;         /* to answer them all, each way */
+    double seconds;                                    /* of this call, its loading included */
+    int64_t differing;  /* prompts whose speculative answer is not the verifier's own */
+    char verifier[512]; /* where it was read from */
+} accrue_eval_report;
+
+/* One prompt, answered both ways.  Pointers are lent for the call. */
+typedef struct accrue_eval_prompt {
+    int64_t row; /* 0-based, in the file */
+    int64_t prompt_tokens, rounds, drafted, accepted;
+    double plain_seconds, speculative_seconds;
+    const int64_t *tokens; /* [n_tokens] the verifier's own answer */
+    int64_t n_tokens;
+    int64_t differs_at; /* first token of the speculative answer that is another; -1: none */
+} accrue_eval_prompt;
+
+/* Told of each prompt when it is answered.  Non-zero stops with ECANCELED. */
+typedef int (*accrue_eval_cb)(const accrue_eval_prompt *prompt, const accrue_eval_report *so_far,
+                              void *payload);
+
+/* Answers every prompt greedily, plainly and speculatively, one after the other and the other way
+ * round with the next.  EVERIFY where an answer differs, which names the first prompt and place;
+ * all prompts are answered and the report is filled all the same. */
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_eval(accrue_eval_report *out,
+                                                  const accrue_eval_options *opt, accrue_eval_cb cb,
+                                                  void *payload, accrue_error *err);
 
 #ifdef __cplusplus
 }

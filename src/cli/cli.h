@@ -22,6 +22,7 @@ int cmd_inspect(int argc, char **argv);
 int cmd_plot(int argc, char **argv);
 int cmd_check(int argc, char **argv);
 int cmd_export(int argc, char **argv);
+int cmd_eval(int argc, char **argv);
 int cmd_prepare(int argc, char **argv);
 
 /* Messages -------------------------------------------------------------------------------- */
@@ -279,7 +280,10 @@ typedef struct plot_run {
 /* Draws the runs over each other, as PNG where the name ends so, else as SVG.  `smooth` is the
  * number of steps to average over, 0 for a sixtieth of the run.  0, or -1 with errno set. */
 int plot_write(const plot_run *runs, int n, const char *title, int64_t smooth, const char *path);
+/* Acceptance by position, and how many tokens the rounds accepted; likewise. */
+int plot_eval_write(const accrue_eval_report *r, const char *title, const char *path);
 bool plot_is_png(const char *path);
+bool plot_is_picture(const char *path); /* the name ends in .svg or .png */
 
 /* Signals --------------------------------------------------------------------------------- */
 

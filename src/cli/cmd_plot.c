@@ -124,13 +124,6 @@ static int draw(const plot_run *runs, int n, const cli_options *o, const char *p
     return EXIT_SUCCESS;
 }
 
-static bool is_picture(const char *path)
-{
-    size_t len = strlen(path);
-
-    return plot_is_png(path) || (len >= 4 && strcasecmp(path + len - 4, ".svg") == 0);
-}
-
 static int plot(const cli_options *o)
 {
     static history histories[MAX_DIRS];
@@ -169,7 +162,7 @@ int cmd_plot(int argc, char **argv)
     }
     if (!o.n_dirs)
         return cli_fail(EXIT_BAD_INPUT, "plot: a run's folder expected; see accrue plot --help");
-    if (o.out && !is_picture(o.out))
+    if (o.out && !plot_is_picture(o.out))
         return cli_fail(EXIT_BAD_INPUT, "--out: '%s', a name that ends in .svg or .png expected",
                         o.out);
     return cli_finish(plot(&o));

@@ -39,7 +39,11 @@ static void describe_default(char *s, size_t bytes, const flag *f, const cli_opt
         return;
     flags_value(value, sizeof value, f, o);
     if (f->unset && strcmp(f->unset, "required") == 0)
-        snprintf(s, bytes, command == FOR_CHECK ? "" : " (required)");
+        snprintf(s, bytes, "%s",
+                 command == FOR_CHECK ? ""
+                 : command == FOR_EVAL && f->commands & FOR_TRAIN
+                     ? " (default: the one that the checkpoint names)"
+                     : " (required)");
     else if (value[0])
         snprintf(s, bytes, " (default: %s)", value);
     else if (f->unset)
@@ -100,6 +104,11 @@ static const struct {
     {FOR_INSPECT, "inspect", " DIR",
      "Show what a data set, checkpoint or verifier folder contains.",
      "Exit status: 0 done; 2 DIR cannot be read or is none of these."},
+    {FOR_EVAL, "eval", " CHECKPOINT",
+     "Measure a draft by speculative decoding with its verifier: answer prompts greedily, plainly "
+     "and by way of the draft, and show how many drafted tokens are accepted and what that saves.",
+     "Exit status: 0 every answer is the verifier's own; 1 one is not, or failed while running; 2 "
+     "bad input: a flag, a value or a file."},
     {FOR_PLOT, "plot", " DIR...", "Draw training runs over each other and sum them up in a table.",
      "Each DIR is a run's --save-path, or a folder of a logger, speculators' too: metrics.jsonl, "
      "metrics.csv or TensorBoard's event files are read.\n"
@@ -269,6 +278,8 @@ void flags_man(FILE *out)
             "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue inspect\n\\fIDIR\\fP [\\-\\-json]\n.br\n"
             ".B accrue plot\n\\fIDIR\\fP... [\\-\\-out \\fIFILE\\fP]\n.br\n"
+            ".B accrue eval\n\\fICHECKPOINT\\fP \\-\\-prompts \\fIFILE\\fP "
+            "[\\fIFLAG\\fP...]\n.br\n"
             ".B accrue export\n\\fICHECKPOINT\\fP \\-\\-verifier\\-name\\-or\\-path "
             "\\fIDIR\\fP \\-\\-out \\fIFILE\\fP [\\-\\-dtype \\fITYPE\\fP] [\\-\\-json]\n"
             ".SH DESCRIPTION\n"
@@ -290,6 +301,9 @@ void flags_man(FILE *out)
             "seed is 0 unless given.\n.PP\n"
             "\\fBaccrue inspect\\fP shows what a data set, checkpoint or verifier folder "
             "contains.\n.PP\n"
+            "\\fBaccrue eval\\fP answers prompts greedily, plainly and by speculative decoding "
+            "with a draft, and shows how many drafted tokens the verifier accepts and what that "
+            "saves.\n.PP\n"
             "\\fBaccrue plot\\fP draws training runs over each other, from their metrics.jsonl or "
             "from what \\-\\-logger wrote, and sums them up in a table.\n.PP\n"
             "\\fBaccrue export\\fP writes a draft as the GGUF file that llama.cpp reads, byte for "

@@ -81,8 +81,8 @@ static const flag table[] = {
      .help = "Check everything, write the initialised checkpoint, print what the run would do"},
     {"seed", FLAG_UINT64, ROLE_USED, RUN | FOR_PREPARE, AT(train.seed), .arg = "N", FROM(0),
      .help = "Seed of the initial weights and of the shuffle"},
-    {"threads", FLAG_INT, ROLE_USED, RUN | FOR_CHECK | FOR_PREPARE, AT(threads), .arg = "N",
-     FROM(0),
+    {"threads", FLAG_INT, ROLE_USED, RUN | FOR_CHECK | FOR_PREPARE | FOR_EVAL, AT(threads),
+     .arg = "N", FROM(0),
      .help = "Threads of the kernels; 0 is one per core. Of a rank under mpirun or srun: no more "
              "than its share of the machine's cores, which is also what 0 is. Results do not "
              "depend on it"},
@@ -342,13 +342,28 @@ static const flag table[] = {
     {"allow-empty-output", FLAG_BOOL, ROLE_USED, FOR_PREPARE, AT(prepare.allow_empty_output),
      .help = "Write a data set without any row too"},
 
+    GROUP("Evaluation", NULL),
+    {"prompts", FLAG_STRING, ROLE_USED, FOR_EVAL, AT(eval.prompts), .arg = "PATH",
+     .expects = "a path", .unset = "required",
+     .help = "What to answer: a JSON array of strings, JSONL conversations, or a data set, whose "
+             "rows are prompts up to their first supervised token"},
+    {"num-speculative-tokens", FLAG_INT, ROLE_USED, FOR_EVAL, AT(eval.num_speculative_tokens),
+     .arg = "K", .min = 1, .max = ACCRUE_MAX_TTT_STEPS, .help = "Tokens to draft a round"},
+    {"max-new-tokens", FLAG_INT64, ROLE_USED, FOR_EVAL, AT(eval.max_new_tokens), .arg = "N",
+     FROM(1), .help = "Tokens of an answer at most"},
+    {"limit", FLAG_INT64, ROLE_USED, FOR_EVAL, AT(eval.limit), .arg = "N", FROM(1), .unset = "all",
+     .help = "Answer the first N prompts alone"},
+    {"dtype", FLAG_CHOICE, ROLE_USED, FOR_EVAL, AT(eval.compute), .choices = dtypes,
+     .help = "Compute dtype of both models"},
+
     GROUP("Plot", NULL),
-    {"out", FLAG_STRING, ROLE_USED, FOR_PLOT, AT(out), .arg = "FILE", .expects = "a file",
-     .unset = "plot.svg and plot.png", .help = "Picture to write; its name ends in .svg or .png"},
+    {"out", FLAG_STRING, ROLE_USED, FOR_PLOT | FOR_EVAL, AT(out), .arg = "FILE",
+     .expects = "a file", .unset = "plot.svg and plot.png; of eval none",
+     .help = "Picture to write; its name ends in .svg or .png"},
     {"smooth", FLAG_INT64, ROLE_USED, FOR_PLOT, AT(smooth), .arg = "N", FROM(1),
      .unset = "a sixtieth of the run",
      .help = "Steps that a moving average takes in; 1 draws every step"},
-    {"title", FLAG_STRING, ROLE_USED, FOR_PLOT, AT(title), .arg = "TEXT",
+    {"title", FLAG_STRING, ROLE_USED, FOR_PLOT | FOR_EVAL, AT(title), .arg = "TEXT",
      .help = "Heading of the picture"},
 
     GROUP("Export", NULL),

@@ -32,6 +32,7 @@ void flags_init(cli_options *o)
     o->log_dir = "./logs";
     o->export_dtype = ACCRUE_EXPORT_BF16;
     accrue_prepare_options_init(&o->prepare, sizeof o->prepare);
+    accrue_eval_options_init(&o->eval, sizeof o->eval);
 }
 
 /* Nearest name ---------------------------------------------------------------------------- */

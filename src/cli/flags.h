@@ -28,6 +28,7 @@ typedef struct cli_options {
     accrue_import_dtype import_dtype;
     int64_t smooth;
     accrue_prepare_options prepare; /* less what is in `train` and `dirs` */
+    accrue_eval_options eval;       /* likewise */
     const char *dirs[MAX_DIRS];     /* what follows the command without a flag's name */
     int n_dirs;
     int target_layer_ids[MAX_LIST], full_attention_indices[MAX_LIST];

@@ -1,4 +1,4 @@
-/* ink.h - lines, dots and words for plots. */
+/* ink.h - lines, dots and words for plots, and their files. */
 #ifndef ACR_CLI_INK_H
 #define ACR_CLI_INK_H
 
@@ -17,5 +17,13 @@ void ink_dot(cairo_t *cr, double x, double y, unsigned rgb);
 /* `s` into out[INK_NAME_BYTES]: as UTF-8 whatever it is, without its middle where it is wider than
  * `room`. */
 void ink_fit(cairo_t *cr, char *out, const char *s, double room);
+
+typedef void (*ink_draw)(cairo_t *cr, void *ctx);
+
+/* Draws on nothing, to learn how wide words are. */
+void ink_measure(ink_draw draw, void *ctx);
+/* Draws a file of this size in pixels: PNG where the name ends so, else SVG.  0, or -1 with errno
+ * set. */
+int ink_picture(const char *path, double width, double height, ink_draw draw, void *ctx);
 
 #endif

@@ -36,6 +36,7 @@ static const struct command {
     {"prepare", cmd_prepare, FOR_PREPARE, "make a data set of conversations, texts or tokens"},
     {"check", cmd_check, FOR_CHECK, "read a data set whole and show every fault"},
     {"import", cmd_import, FOR_IMPORT, "write a GGUF file's model as a Hugging Face folder"},
+    {"eval", cmd_eval, FOR_EVAL, "measure what speculative decoding gains from a draft"},
     {"inspect", cmd_inspect, FOR_INSPECT, "show what a data set, checkpoint or verifier contains"},
     {"plot", cmd_plot, FOR_PLOT, "draw training runs over each other"},
     {"export", cmd_export, FOR_EXPORT, "write a draft as llama.cpp reads it"},

@@ -7,8 +7,6 @@
 
 #include "ink.h"
 
-#include <cairo-svg.h>
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,8 +22,7 @@
 #define MAX_NAME     300.0 /* of a name in the legend, in pixels */
 #define MAX_POINTS   500
 #define MAX_PANELS   32
-#define SHOWN_STEPS  7 /* TTT steps with panels of their own */
-#define PNG_SCALE    2
+#define SHOWN_STEPS  7  /* TTT steps with panels of their own */
 #define LOG_RATIO    25 /* a loss that falls by this much or more is drawn on a logarithmic axis */
 
 #define INK  0x1f2937
@@ -521,8 +518,11 @@ static void place_panels(drawing *d)
     d->height = d->head + rows * PANEL_HEIGHT + 30;
 }
 
-static void draw(drawing *d)
+static void draw(cairo_t *cr, void *ctx)
 {
+    drawing *d = ctx;
+
+    d->cr = cr;
     ink_color(d->cr, 0xffffff, 1);
     cairo_paint(d->cr);
     cairo_set_line_join(d->cr, CAIRO_LINE_JOIN_ROUND);
@@ -537,89 +537,21 @@ static void draw(drawing *d)
 
 /* Files ----------------------------------------------------------------------------------- */
 
-static cairo_status_t write_bytes(void *payload, const unsigned char *bytes, unsigned n)
-{
-    return fwrite(bytes, 1, n, payload) == n ? CAIRO_STATUS_SUCCESS : CAIRO_STATUS_WRITE_ERROR;
-}
-
-static void begin(drawing *d, cairo_surface_t *surface)
-{
-    cairo_font_options_t *options = cairo_font_options_create();
-
-    /* The same widths on paper and on screen. */
-    cairo_font_options_set_hint_style(options, CAIRO_HINT_STYLE_NONE);
-    cairo_font_options_set_hint_metrics(options, CAIRO_HINT_METRICS_OFF);
-    cairo_font_options_set_antialias(options, CAIRO_ANTIALIAS_GRAY);
-    d->cr = cairo_create(surface);
-    cairo_set_font_options(d->cr, options);
-    cairo_font_options_destroy(options);
-}
-
-/* Ends the drawing on `surface`; what cairo says of it. */
-static cairo_status_t finish(drawing *d, cairo_surface_t *surface)
-{
-    cairo_status_t status = cairo_status(d->cr);
-
-    cairo_destroy(d->cr);
-    d->cr = NULL;
-    cairo_surface_finish(surface);
-    if (!status)
-        status = cairo_surface_status(surface);
-    cairo_surface_destroy(surface);
-    return status;
-}
-
 /* The height of the legend depends on the widths of its words. */
-static void measure_head(drawing *d)
+static void measure_head(cairo_t *cr, void *ctx)
 {
-    cairo_surface_t *surface = cairo_recording_surface_create(CAIRO_CONTENT_COLOR_ALPHA, NULL);
+    drawing *d = ctx;
 
-    begin(d, surface);
+    d->cr = cr;
     d->head = draw_head(d);
-    (void)finish(d, surface);
-}
-
-static cairo_status_t draw_svg(drawing *d, FILE *out)
-{
-    cairo_surface_t *surface =
-        cairo_svg_surface_create_for_stream(write_bytes, out, d->width, d->height);
-
-    begin(d, surface);
-    draw(d);
-    return finish(d, surface);
-}
-
-static cairo_status_t draw_png(drawing *d, FILE *out)
-{
-    cairo_surface_t *surface = cairo_image_surface_create(
-        CAIRO_FORMAT_RGB24, (int)(PNG_SCALE * d->width), (int)(PNG_SCALE * d->height));
-    cairo_status_t status = CAIRO_STATUS_SUCCESS, ended = CAIRO_STATUS_SUCCESS;
-
-    begin(d, surface);
-    cairo_scale(d->cr, PNG_SCALE, PNG_SCALE);
-    draw(d);
-    status = cairo_surface_write_to_png_stream(surface, write_bytes, out);
-    ended = finish(d, surface);
-    return status ? status : ended;
-}
-
-bool plot_is_png(const char *path)
-{
-    size_t len = strlen(path);
-
-    return len >= 4 && strcasecmp(path + len - 4, ".png") == 0;
 }
 
 int plot_write(const plot_run *runs, int n, const char *title, int64_t smooth, const char *path)
 {
     drawing d = {.runs = runs, .n_runs = n, .title = title, .smooth = smooth};
-    cairo_status_t status = CAIRO_STATUS_SUCCESS;
     int64_t longest = 0;
-    FILE *out = fopen(path, "we");
     int failed = 0;
 
-    if (!out)
-        return -1;
     for (int r = 0; r < n; r++)
         if (runs[r].history->n > longest)
             longest = runs[r].history->n;
@@ -627,14 +559,10 @@ int plot_write(const plot_run *runs, int n, const char *title, int64_t smooth, c
     d.count = cli_realloc(NULL, (size_t)longest + 1, sizeof *d.count);
     choose_panels(&d);
     fit_axes(&d);
-    measure_head(&d);
+    ink_measure(measure_head, &d);
     place_panels(&d);
-    errno = 0;
-    status = plot_is_png(path) ? draw_png(&d, out) : draw_svg(&d, out);
-    failed = status || ferror(out);
-    if (status && !errno)
-        errno = status == CAIRO_STATUS_NO_MEMORY ? ENOMEM : EIO;
+    failed = ink_picture(path, d.width, d.height, draw, &d);
     free(d.sum);
     free(d.count);
-    return fclose(out) || failed ? -1 : 0;
+    return failed;
 }

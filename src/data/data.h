@@ -217,6 +217,9 @@ accrue_status acr_vocab_load(acr_vocab *out, bool *built, acr_dataset *d, const 
                              int64_t draft_vocab_size, bool skip_bad, accrue_error *err);
 accrue_status acr_vocab_build(acr_vocab *out, const int64_t *counts, int64_t vocab_size,
                               int64_t draft_vocab_size, accrue_error *err);
+/* The maps that a checkpoint carries, tensors d2t and t2d; `name` is its. */
+accrue_status acr_vocab_carried(acr_vocab *out, const acr_weights *w, int64_t vocab_size,
+                                const char *name, accrue_error *err);
 accrue_status acr_vocab_write(const acr_vocab *v, const char *dir, accrue_error *err);
 void acr_vocab_free(acr_vocab *v);
 

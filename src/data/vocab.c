@@ -251,6 +251,27 @@ cleanup:
     return st;
 }
 
+accrue_status acr_vocab_carried(acr_vocab *out, const acr_weights *w, int64_t vocab_size,
+                                const char *name, accrue_error *err)
+{
+    const acr_tensor *d2t = acr_weights_find(w, "d2t");
+    const acr_tensor *t2d = acr_weights_find(w, "t2d");
+
+    if (!d2t || !t2d)
+        return acr_fail(err, ACCRUE_EFORMAT, "%s: tensor %s is missing", name, d2t ? "t2d" : "d2t");
+    if (d2t->dtype != ACR_DTYPE_I64 || d2t->n_dims != 1 || t2d->dtype != ACR_DTYPE_BOOL ||
+        t2d->n_dims != 1 || t2d->dims[0] != vocab_size)
+        return acr_fail(err, ACCRUE_EMISMATCH,
+                        "%s: d2t is %s, t2d %s of %lld; I64 and BOOL of %lld expected", name,
+                        acr_dtype_name(d2t->dtype), acr_dtype_name(t2d->dtype),
+                        (long long)t2d->dims[0], (long long)vocab_size);
+    if (vocab_alloc(out, vocab_size, d2t->dims[0], err))
+        return ACCRUE_ENOMEM;
+    memcpy(out->d2t, d2t->data, d2t->bytes);
+    memcpy(out->t2d, t2d->data, t2d->bytes);
+    return acr_vocab_check(out, name, err);
+}
+
 accrue_status acr_vocab_write(const acr_vocab *v, const char *dir, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;

@@ -65,4 +65,85 @@ void acr_verifier_work_free(acr_verifier_work *w);
 accrue_status acr_verifier_forward(acr_verifier_work *w, const acr_sequence *sequences, int n,
                                    const int *slots, int n_slots, accrue_error *err);
 
+/* Draft ------------------------------------------------------------------------------------ */
+
+/* An EAGLE-3 draft that decodes one sequence, with its keys and values kept.  "Row" t of it reads
+ * token t + 1 and the verifier's states of token t; a *drafted* row reads the draft's own output
+ * of the row before instead, and the token that it drafted there.  Row by row the arithmetic is
+ * that of training: verified rows are TTT step 0, the j-th drafted row behind row t is TTT step j
+ * of row t.  So in a layer with a sliding window a drafted row sees the window of row t, and the
+ * drafted ones. */
+typedef struct acr_draft acr_draft;
+
+/* A checkpoint folder of accrue or speculators, for sequences of up to `positions` tokens.  What of
+ * embedding and head it lacks is read from the verifier at this path, as acr_pretrained_open takes
+ * it.  EMISMATCH where sizes and layers are not those of that verifier. */
+accrue_status acr_draft_open(acr_draft **out, const char *dir, const char *verifier,
+                             const acr_verifier_shape *of_verifier, accrue_dtype compute,
+                             int64_t positions, accrue_error *err);
+void acr_draft_free(acr_draft *d);
+const acr_config *acr_draft_describe(const acr_draft *d);
+acr_dtype acr_draft_real(const acr_draft *d);   /* F32, or F64 for f64 compute */
+const int *acr_draft_slots(const acr_draft *d); /* [n_aux] as acr_verifier_forward takes them */
+void acr_draft_restart(acr_draft *d);           /* another sequence */
+/* The next n verified rows, n >= 1: ids [n], states real [n, n_aux, hidden].  Drafted rows are
+ * forgotten. */
+accrue_status acr_draft_extend(acr_draft *d, const int64_t *ids, const void *states, int64_t n,
+                               accrue_error *err);
+/* One drafted row, at most ACCRUE_MAX_TTT_STEPS - 1 on end. */
+accrue_status acr_draft_step(acr_draft *d, int64_t id, accrue_error *err);
+/* Of the last row: real [draft vocabulary], and the id, the verifier's, with the highest. */
+const void *acr_draft_logits(const acr_draft *d);
+int64_t acr_draft_token(const acr_draft *d);
+
+/* Speculative decoding --------------------------------------------------------------------- */
+
+/* What became of drafted tokens.  A round drafts k of them and has the verifier check all at once.
+ * It counts whole, where an answer ends inside it too, as serving engines count. */
+typedef struct acr_acceptance {
+    int64_t rounds, drafted, accepted;
+    int64_t at[ACCRUE_MAX_TTT_STEPS];         /* rounds whose i-th drafted token was accepted */
+    int64_t length[ACCRUE_MAX_TTT_STEPS + 1]; /* rounds that accepted so many */
+} acr_acceptance;
+
+/* acr_verifier_forward, or in tests something over it. */
+typedef accrue_status (*acr_forward_fn)(acr_verifier_work *w, const acr_sequence *sequences, int n,
+                                        const int *slots, int n_slots, accrue_error *err);
+
+/* Answers prompts greedily: with every token the one whose logit is highest, of equal ones the
+ * lowest id, up to a token that ends an answer, which belongs to it, or to `limit` tokens. */
+typedef struct acr_decoder acr_decoder;
+/* `k` tokens are drafted a round, 1 to ACCRUE_MAX_TTT_STEPS; `positions` bounds prompt and answer
+ * together.  Verifier and draft are borrowed; the draft has room for as many positions. */
+accrue_status acr_decoder_create(acr_decoder **out, const acr_verifier *v, acr_draft *draft, int k,
+                                 int64_t positions, acr_forward_fn forward, accrue_error *err);
+void acr_decoder_free(acr_decoder *d);
+/* Appends the answer to a prompt of n >= 1 tokens; ENUMERIC where a logit is not finite. */
+accrue_status acr_decode_plainly(acr_ids *out, acr_decoder *d, const int64_t *prompt, int64_t n,
+                                 int64_t limit, accrue_error *err);
+/* The same answer by way of the draft; `counts` grows. */
+accrue_status acr_decode_speculatively(acr_ids *out, acr_acceptance *counts, acr_decoder *d,
+                                       const int64_t *prompt, int64_t n, int64_t limit,
+                                       accrue_error *err);
+
+/* Prompts as ids, one behind the other. */
+typedef struct acr_prompts {
+    int64_t n;
+    acr_ids ids;
+    acr_ids begin; /* n + 1: prompt i is ids.at[begin.at[i] ... begin.at[i + 1]) */
+    acr_ids row;   /* n: where it stands in the file */
+} acr_prompts;
+
+/* The first `limit` (0: all) prompts at `path`: a data set folder, of whose rows what comes before
+ * the first supervised token is the prompt and those without any are passed over; a JSON array of
+ * strings, each a user's message; or JSONL conversations, up to the first answer.  Text is put into
+ * the chat format of the verifier's folder and ends in the header of an answer. */
+accrue_status acr_prompts_read(acr_prompts *out, const char *path, const char *verifier,
+                               int64_t limit, accrue_error *err);
+void acr_prompts_free(acr_prompts *p);
+
+/* accrue_eval with this in the place of acr_verifier_forward. */
+accrue_status acr_eval(accrue_eval_report *out, const accrue_eval_options *opt,
+                       acr_forward_fn forward, accrue_eval_cb cb, void *payload, accrue_error *err);
+
 #endif

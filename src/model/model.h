@@ -108,6 +108,7 @@ typedef struct acr_sharding {
 typedef struct acr_model {
     acr_config config;
     acr_sharding sharding; /* ranks = 1: not sharded */
+    bool frozen;           /* no parameter trains */
     accrue_dtype compute;
     acr_dtype real;
     acr_param *params;
@@ -136,6 +137,10 @@ typedef struct acr_model {
 accrue_status acr_model_create(acr_model **out, acr_config *config, acr_vocab *vocab,
                                accrue_dtype compute, int64_t positions,
                                const acr_sharding *sharding, accrue_error *err);
+/* The same for a draft that only answers: every parameter is frozen, so there are no gradients, and
+ * what a file holds in the type that is computed with is used where it lies. */
+accrue_status acr_model_create_frozen(acr_model **out, acr_config *config, acr_vocab *vocab,
+                                      accrue_dtype compute, int64_t positions, accrue_error *err);
 void acr_model_free(acr_model *m);
 acr_param *acr_model_find(acr_model *m, const char *name);           /* or NULL */
 int64_t acr_model_elements(const acr_model *m, bool trainable_only); /* as the checkpoint counts */
@@ -149,12 +154,14 @@ acr_share acr_model_share(const acr_model *m, const acr_param *p);
 
 /* Linear weights N(0, 0.02), biases 0, norms 1, keyed by (seed, parameter name, element). */
 void acr_model_init(acr_model *m, uint64_t seed);
-/* Sets the parameters found in `w`, which must hold all trainable ones; frozen ones it lacks are
- * left.  The model keeps `w` and closes it. */
+/* Sets the parameters found in `w`, which must hold all but the embedding and the head, that may be
+ * the verifier's and are then left.  The model keeps `w` and closes it. */
 accrue_status acr_model_load(acr_model *m, acr_weights *w, const char *name, accrue_error *err);
 /* Embedding, verifier norm and heads from the verifier's folder, where not yet set.  Kept too. */
 accrue_status acr_model_load_verifier(acr_model *m, acr_weights *w, const char *name,
                                       accrue_error *err);
+/* Gives back what memory a frozen parameter takes beside its file; it is not to be used again. */
+void acr_param_release(acr_model *m, acr_param *p);
 /* Sets one parameter from a tensor of its shape, any float type. */
 accrue_status acr_param_set(acr_model *m, acr_param *p, const acr_tensor *t, const char *file,
                             accrue_error *err);

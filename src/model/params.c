@@ -52,7 +52,7 @@ static accrue_status add_param(acr_param **out, acr_model *m, acr_group *group, 
     p->cols = cols;
     p->n_dims = cols == 1 ? 1 : 2;
     p->group = group;
-    p->trainable = trainable;
+    p->trainable = trainable && !m->frozen;
     *out = p;
     return ACCRUE_OK;
 }
@@ -297,9 +297,9 @@ static accrue_status make_rope(acr_model *m, int64_t positions, accrue_error *er
     return ACCRUE_OK;
 }
 
-accrue_status acr_model_create(acr_model **out, acr_config *config, acr_vocab *vocab,
-                               accrue_dtype compute, int64_t positions,
-                               const acr_sharding *sharding, accrue_error *err)
+static accrue_status create(acr_model **out, acr_config *config, acr_vocab *vocab,
+                            accrue_dtype compute, int64_t positions, const acr_sharding *sharding,
+                            bool frozen, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     acr_model *m = acr_calloc(1, sizeof *m);
@@ -313,6 +313,7 @@ accrue_status acr_model_create(acr_model **out, acr_config *config, acr_vocab *v
     memset(vocab, 0, sizeof *vocab);
     m->compute = compute;
     m->real = acr_real_of(compute);
+    m->frozen = frozen;
     m->sharding = sharding ? *sharding : (acr_sharding){.ranks = 1};
     m->params = acr_calloc(MAX_PARAMS, sizeof *m->params);
     m->groups = acr_calloc(ACR_MAX_GROUPS, sizeof *m->groups);
@@ -330,6 +331,19 @@ accrue_status acr_model_create(acr_model **out, acr_config *config, acr_vocab *v
 cleanup:
     acr_model_free(m);
     return st;
+}
+
+accrue_status acr_model_create(acr_model **out, acr_config *config, acr_vocab *vocab,
+                               accrue_dtype compute, int64_t positions,
+                               const acr_sharding *sharding, accrue_error *err)
+{
+    return create(out, config, vocab, compute, positions, sharding, false, err);
+}
+
+accrue_status acr_model_create_frozen(acr_model **out, acr_config *config, acr_vocab *vocab,
+                                      accrue_dtype compute, int64_t positions, accrue_error *err)
+{
+    return create(out, config, vocab, compute, positions, NULL, true, err);
 }
 
 void acr_model_free(acr_model *m)
@@ -484,6 +498,18 @@ accrue_status acr_param_set(acr_model *m, acr_param *p, const acr_tensor *t, con
     return ACCRUE_OK;
 }
 
+void acr_param_release(acr_model *m, acr_param *p)
+{
+    for (int i = 0; i < m->n_owned; i++)
+        if (m->owned[i] == p->frozen) {
+            acr_free(m->owned[i]);
+            m->owned[i] = m->owned[--m->n_owned];
+            break;
+        }
+    p->frozen = NULL;
+    p->bf16 = NULL;
+}
+
 accrue_status acr_model_load(acr_model *m, acr_weights *w, const char *name, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
@@ -494,7 +520,7 @@ accrue_status acr_model_load(acr_model *m, acr_weights *w, const char *name, acc
         const acr_tensor *t = acr_weights_find(w, p->name);
         if (t)
             ACR_TRY(acr_param_set(m, p, t, name, err));
-        else if (p->trainable && p != m->top.embed) {
+        else if (p->group != m->top.head->group && p != m->top.embed) {
             st = acr_fail(err, ACCRUE_EFORMAT, "%s: tensor %s is missing", name, p->name);
             goto cleanup;
         }

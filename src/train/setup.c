@@ -60,31 +60,6 @@ static int64_t wanted_draft_vocab(const opening *o, int64_t vocab_size, accrue_s
     return config && config < vocab_size ? config : given;
 }
 
-/* The maps that a checkpoint carries as tensors. */
-static accrue_status checkpoint_vocab(acr_vocab *out, const opening *o, int64_t vocab_size,
-                                      accrue_error *err)
-{
-    const acr_tensor *d2t = acr_weights_find(o->checkpoint, "d2t");
-    const acr_tensor *t2d = acr_weights_find(o->checkpoint, "t2d");
-    const char *name = o->opt->from_pretrained;
-
-    if (d2t->dtype != ACR_DTYPE_I64 || d2t->n_dims != 1 || t2d->dtype != ACR_DTYPE_BOOL ||
-        t2d->n_dims != 1 || t2d->dims[0] != vocab_size)
-        return acr_fail(err, ACCRUE_EMISMATCH,
-                        "%s: d2t is %s, t2d %s of %lld; I64 and BOOL of %lld expected", name,
-                        acr_dtype_name(d2t->dtype), acr_dtype_name(t2d->dtype),
-                        (long long)t2d->dims[0], (long long)vocab_size);
-    out->vocab_size = vocab_size;
-    out->draft_vocab_size = d2t->dims[0];
-    out->d2t = acr_malloc(d2t->bytes);
-    out->t2d = acr_malloc(t2d->bytes);
-    if (!out->d2t || !out->t2d)
-        return acr_enomem(err, d2t->bytes + t2d->bytes, "the vocabulary maps");
-    memcpy(out->d2t, d2t->data, d2t->bytes);
-    memcpy(out->t2d, t2d->data, t2d->bytes);
-    return acr_vocab_check(out, name, err);
-}
-
 static accrue_status same_vocab(const acr_vocab *a, const acr_vocab *b, const opening *o,
                                 accrue_error *err)
 {
@@ -117,7 +92,7 @@ static accrue_status open_vocab(acr_setup *s, opening *o, int64_t vocab_size, ac
                                opt->data_path, opt->d2t_path, opt->t2d_path, vocab_size, wanted,
                                opt->on_bad == ACCRUE_POLICY_SKIP, err));
     if (carried) {
-        ACR_TRY(checkpoint_vocab(&o->vocab, o, vocab_size, err));
+        ACR_TRY(acr_vocab_carried(&o->vocab, o->checkpoint, vocab_size, opt->from_pretrained, err));
         if (opt->d2t_path)
             ACR_TRY(same_vocab(&o->vocab, &given, o, err));
     }
