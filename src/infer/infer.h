@@ -64,4 +64,27 @@ void acr_verifier_work_free(acr_verifier_work *w);
 accrue_status acr_verifier_forward(acr_verifier_work *w, const acr_sequence *sequences, int n,
                                    const int *slots, int n_slots, accrue_error *err);
 
+/* Sampling --------------------------------------------------------------------------------- */
+
+/* How the next token is drawn from a model's logits.  With temperature 0 it is the one with the
+ * greatest logit, of several the lowest id.  Otherwise the probabilities are softmax(logits /
+ * temperature), of which the nucleus stays (Holtzman et al. 2020): the fewest tokens, likeliest
+ * first and of equals the lower id first, that together have top_p or more; at least one. */
+typedef struct acr_sampling {
+    double temperature; /* >= 0 */
+    double top_p;       /* in (0, 1]; 1: all tokens */
+    uint64_t seed;
+} acr_sampling;
+
+/* `name` begins the message; EINVAL for a value out of range. */
+accrue_status acr_sampling_check(const acr_sampling *how, const char *name, accrue_error *err);
+
+typedef struct acr_sampler acr_sampler; /* buffers; one per thread of control */
+accrue_status acr_sampler_create(acr_sampler **out, int64_t vocab_size, accrue_error *err);
+void acr_sampler_free(acr_sampler *s);
+/* A token for place `position` of sequence `row`: of the same logits, seed, row and position always
+ * the same.  -1 where a logit is NaN or +infinity, or all are -infinity. */
+int64_t acr_sample(acr_sampler *s, const acr_sampling *how, acr_dtype real, const void *logits,
+                   uint64_t row, uint64_t position);
+
 #endif
