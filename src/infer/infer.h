@@ -9,7 +9,7 @@
 /* Verifier --------------------------------------------------------------------------------- */
 
 /* llama, qwen2 and qwen3 decoders (config.json's model_type). */
-typedef struct acr_verifier_config {
+typedef struct acr_verifier_shape {
     int64_t hidden_size, intermediate_size, vocab_size;
     int n_layers, n_heads, n_kv_heads, head_dim;
     double rms_norm_eps;
@@ -20,7 +20,7 @@ typedef struct acr_verifier_config {
     int64_t max_positions;
     int64_t eos[16]; /* ids that end an answer: generation_config.json's, else config.json's */
     int n_eos;
-} acr_verifier_config;
+} acr_verifier_shape;
 
 /* Weights laid out for products with few rows, once, when opened; safe for many threads at once
  * afterwards.  Matrices lie in bf16 for bf16 compute (rounded where the file has more), in f32 for
@@ -31,7 +31,7 @@ typedef struct acr_verifier acr_verifier;
 accrue_status acr_verifier_open(acr_verifier **out, const char *path, accrue_dtype compute,
                                 int64_t positions, accrue_error *err);
 void acr_verifier_free(acr_verifier *v);
-const acr_verifier_config *acr_verifier_describe(const acr_verifier *v);
+const acr_verifier_shape *acr_verifier_describe(const acr_verifier *v);
 size_t acr_verifier_bytes(const acr_verifier *v); /* of its weights in memory */
 
 /* Keys and values of one sequence.  Rows that were cut off are overwritten by what comes next. */
