@@ -228,7 +228,9 @@ ACCRUE_API double accrue_lr_factor(accrue_scheduler scheduler, int64_t step, int
 typedef enum accrue_policy {
     ACCRUE_POLICY_RAISE = 1, /* stop with an error */
     ACCRUE_POLICY_SKIP = 2,  /* count, report, go on */
-    ACCRUE_POLICY_WARN = 3   /* the same with a notice for each (on_missing alone) */
+    ACCRUE_POLICY_WARN = 3,  /* the same with a notice for each (on_missing alone) */
+    ACCRUE_POLICY_EXTRACT = 4 /* let the verifier, which is then needed whole, make what is missing
+                                 each time it is used; nothing is written (on_missing alone) */
 } accrue_policy;
 
 typedef enum accrue_best_metric {
@@ -340,8 +342,8 @@ typedef enum accrue_event_kind {
                                  global_step and micro_batch are those that it holds */
     ACCRUE_EVENT_NOTICE,      /* `message` is one line worth showing */
     ACCRUE_EVENT_VALIDATING,  /* micro_batch of micro_batches of a validation are done */
-    ACCRUE_EVENT_WAITING      /* the next rows are not there yet: they are being written, or their
-                                 file system is slow; told about five times a second */
+    ACCRUE_EVENT_WAITING      /* the next rows are not there yet: they are being written or made,
+                                 or their file system is slow; told about five times a second */
 } accrue_event_kind;
 
 /* What a run will do, known before its first step. */

@@ -64,6 +64,26 @@ void acr_verifier_work_free(acr_verifier_work *w);
 accrue_status acr_verifier_forward(acr_verifier_work *w, const acr_sequence *sequences, int n,
                                    const int *slots, int n_slots, accrue_error *err);
 
+/* Hidden states ---------------------------------------------------------------------------- */
+
+/* Makes the states that a draft is trained on, as hs_<row>.safetensors holds them.  Of a token they
+ * are the same bits however its row is cut into pieces and whatever rows are made beside it. */
+typedef struct acr_extractor acr_extractor;
+/* For rows of which `most` tokens at most are wanted, with the dtype of the verifier, which is
+ * borrowed.  Slots 0 to n_aux - 1 are the streams that enter those layers, the last one is behind
+ * the last layer. */
+accrue_status acr_extractor_create(acr_extractor **out, const acr_verifier *v, accrue_dtype compute,
+                                   const int *aux, int n_aux, int64_t most, accrue_error *err);
+void acr_extractor_free(acr_extractor *e);
+/* BF16 [*n, n_aux + 1, hidden_size] of the row's next tokens from `first` on, which is 0 or where
+ * the piece before ended; valid until the next call. */
+accrue_status acr_extractor_piece(const void **out, int64_t *n, acr_extractor *e, const acr_row *r,
+                                  int64_t first, accrue_error *err);
+/* Whole rows at a time, ACR_EXTRACT_ROWS at most: out[i] is row i's. */
+enum { ACR_EXTRACT_ROWS = 32, ACR_EXTRACT_TOKENS = 512 /* that are convenient at a time */ };
+accrue_status acr_extractor_rows(const void **out, acr_extractor *e, const acr_row *rows, int n,
+                                 accrue_error *err);
+
 /* Sampling --------------------------------------------------------------------------------- */
 
 /* How the next token is drawn from a model's logits.  With temperature 0 it is the one with the
