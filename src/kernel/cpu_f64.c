@@ -8,7 +8,11 @@
 
 #include "kernel/gemm.inc"
 
+#include "kernel/packed.inc"
+
 #include "kernel/attention.inc"
+
+#include "kernel/kv.inc"
 
 #include "kernel/loss.inc"
 

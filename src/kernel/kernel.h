@@ -47,6 +47,52 @@ typedef struct acr_gemm_args {
  * machines with matrix units, nothing elsewhere.  a, b and c are not read. */
 void acr_gemm_prepare(acr_gemm *g, const acr_gemm_args *args);
 
+/* Packed weights --------------------------------------------------------------------------- */
+
+/* A weight [n, k] that is multiplied often and never changes: cut into panels of outputs, which lie
+ * side by side for each step of k, so that a vector of outputs is loaded at once. */
+typedef struct acr_packed {
+    int64_t n, k;
+    acr_dtype type; /* the width's real; of the f32 width also BF16 */
+    void *data;     /* packed_bytes of it, ACR_ALIGN-aligned; the caller's */
+} acr_packed;
+
+enum { ACR_MAX_PRODUCTS = 3 };
+
+/* y[i] [m, w[i]->n] = a w[i]^T for up to ACR_MAX_PRODUCTS weights of one type and k. */
+typedef struct acr_products {
+    int64_t m;
+    const void *a; /* real [m, k]; for BF16 weights of numbers that bf16 has (round_bf16) */
+    int64_t lda;
+    int n;
+    const acr_packed *w[ACR_MAX_PRODUCTS];
+    void *y[ACR_MAX_PRODUCTS];
+    int64_t ldy[ACR_MAX_PRODUCTS];
+} acr_products;
+
+/* Attention over a cache ------------------------------------------------------------------- */
+
+enum { ACR_KV_TILE = 64, ACR_KV_ROWS = 16 };
+
+/* Keys and values of one layer of a sequence: for each key/value head and each ACR_KV_TILE positions
+ * a tile of kv_tile_elements reals, keys [head_dim, ACR_KV_TILE], then values [ACR_KV_TILE,
+ * head_dim], their rows padded to whole vectors.  Zero at first. */
+typedef struct acr_kv {
+    void *data;
+    int64_t head_stride; /* elements from one head's first tile to the next one's */
+} acr_kv;
+
+/* Up to ACR_KV_ROWS tokens of a sequence, one after the other: rows [row, row + n) of q, k, v and
+ * out, at positions [position, position + n). */
+typedef struct acr_kv_run {
+    acr_kv kv;
+    int64_t row, n, position;
+} acr_kv_run;
+
+typedef struct acr_kv_heads {
+    int n_heads, n_kv_heads, head_dim;
+} acr_kv_heads;
+
 /* Attention -------------------------------------------------------------------------------- */
 
 enum { ACR_MAX_KV = ACCRUE_MAX_TTT_STEPS };
@@ -116,6 +162,26 @@ typedef struct acr_backend {
      * on the rows computed together or, with `accumulate`, on a cut of k into several products.
      * (bf16 on matrix units: rows only.) */
     void (*gemm)(acr_gemm *g, const acr_gemm_args *args);
+
+    /* Packs rows [first, first + rows) of the weight from `w`, real [rows, k], rounded to its type.
+     * Rows come in order; the first of each call but the first one is a multiple of pack_rows.
+     * packed_rows reads rows back:  out [n, k] =. */
+    int64_t pack_rows;
+    size_t (*packed_bytes)(acr_dtype type, int64_t n, int64_t k);
+    void (*pack)(const acr_packed *p, int64_t first, int64_t rows, const void *w);
+    void (*packed_rows)(const acr_packed *p, int64_t n, const int64_t *ids, void *out);
+    /* The elements are gemm's of the same operands (NT), to the bit, for any m. */
+    void (*products)(const acr_products *x);
+    void (*round_bf16)(int64_t n, const void *x, void *y); /* y may be x */
+
+    /* kv_store writes rows of k and v [*, n_kv_heads * head_dim] into the runs' tiles; kv_attend
+     * makes out [*, n_heads * head_dim] = attention of q over positions up to a row's own, scores
+     * scaled by 1/sqrt(head_dim).  A row's bits depend on no other row of q. */
+    int64_t (*kv_tile_elements)(int head_dim);
+    void (*kv_store)(const acr_kv_heads *h, int64_t n_runs, const acr_kv_run *runs, const void *k,
+                     const void *v);
+    void (*kv_attend)(const acr_kv_heads *h, int64_t n_runs, const acr_kv_run *runs, const void *q,
+                      void *out);
 
     /* y[r] = x[r] + bias[c] in place (y is x); db[c] += sum_r dy[r, c]. */
     void (*bias_forward)(int64_t rows, int64_t cols, const void *bias, void *y, int64_t ldy);
