@@ -226,9 +226,9 @@ ACCRUE_API double accrue_lr_factor(accrue_scheduler scheduler, int64_t step, int
 /* Training a draft model ------------------------------------------------------------------ */
 
 typedef enum accrue_policy {
-    ACCRUE_POLICY_RAISE = 1, /* stop with an error */
-    ACCRUE_POLICY_SKIP = 2,  /* count, report, go on */
-    ACCRUE_POLICY_WARN = 3,  /* the same with a notice for each (on_missing alone) */
+    ACCRUE_POLICY_RAISE = 1,  /* stop with an error */
+    ACCRUE_POLICY_SKIP = 2,   /* count, report, go on */
+    ACCRUE_POLICY_WARN = 3,   /* the same with a notice for each (on_missing alone) */
     ACCRUE_POLICY_EXTRACT = 4 /* let the verifier, which is then needed whole, make what is missing
                                  each time it is used; nothing is written (on_missing alone) */
 } accrue_policy;
@@ -570,14 +570,48 @@ ACCRUE_API void accrue_string_free(char *s);
 
 /* How far a long call is.  Counts start where the work that was there already ends. */
 typedef struct accrue_progress {
-    const char *unit;      /* what done and total count: "rows" */
-    int64_t done, total;   /* with what was there already */
-    int64_t found;         /* of them, there already */
-    int64_t tokens, bytes; /* read or made in this call */
-    double seconds;        /* of this call */
+    const char *unit;                   /* what done and total count: "rows" */
+    int64_t done, total;                /* with what was there already */
+    int64_t found;                      /* of them, there already */
+    int64_t tokens, bytes;              /* read or made in this call */
+    double seconds;                     /* of this call */
+    int64_t expected_bytes, free_bytes; /* that are to be made in all; of the disk they go to,
+                                           before; 0: not known */
 } accrue_progress;
 /* Non-zero stops with ECANCELED; what was written stays, and the same call goes on from it. */
 typedef int (*accrue_progress_cb)(const accrue_progress *progress, void *payload);
+
+/* Hidden states of the verifier for the rows of a data set. */
+typedef struct accrue_extract_options {
+    size_t struct_size;   /* set by accrue_extract_options_init; do not touch */
+    const char *verifier; /* a folder, or a .gguf file */
+    const char *data_path, *hidden_states_path; /* NULL: data_path/hidden_states */
+    const int *target_layer_ids;                /* n_target_layer_ids; 0: 2, n/2, n-3 of n layers */
+    int n_target_layer_ids;
+    accrue_dtype compute; /* default BF16; the files hold bf16 in any case */
+} accrue_extract_options;
+
+ACCRUE_API void accrue_extract_options_init(accrue_extract_options *opt, size_t struct_size);
+
+typedef struct accrue_extract_report {
+    int64_t rows, found, broken; /* of the set; there already; of the others, there but wrong */
+    int64_t made, tokens, bytes; /* files of this call, what they hold */
+    int64_t needed_bytes, free_bytes; /* on the disk, before */
+    double seconds;
+} accrue_extract_report;
+
+/* Writes hs_<row>.safetensors for each row of the data set that has none, or one that is cut off or
+ * of other tokens, layers or sizes: hidden_states BF16 [tokens, layers + 1, hidden size], the
+ * residual stream that enters each layer and, last, the one behind the last layer before the final
+ * norm; token_ids I64 [tokens].  A file comes to its name when it is whole.  The same call goes on
+ * where an earlier one was stopped, and ends with the same files.  `cb` may be NULL.
+ *   ENOSPACE, before anything is written, where the disk has no room for all of it and a reserve;
+ * EIO where another call is at work in that folder; ENUMERIC, with the row, where a state is NaN or
+ * infinite. */
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_extract(accrue_extract_report *out,
+                                                     const accrue_extract_options *opt,
+                                                     accrue_progress_cb cb, void *payload,
+                                                     accrue_error *err);
 
 #ifdef __cplusplus
 }

@@ -156,6 +156,7 @@ accrue_status acr_output_close(acr_output *o, accrue_error *err); /* in any case
 
 accrue_status acr_write_file(const char *path, const void *bytes, size_t n, accrue_error *err);
 accrue_status acr_sync(const char *path, accrue_error *err); /* a file or folder, to the disk */
+accrue_status acr_make_parents(const char *path, accrue_error *err); /* the folders above it */
 bool acr_is_dir(const char *path);
 bool acr_is_file(const char *path);
 bool acr_is_link(const char *path);

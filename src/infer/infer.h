@@ -107,4 +107,39 @@ void acr_sampler_free(acr_sampler *s);
 int64_t acr_sample(acr_sampler *s, const acr_sampling *how, acr_dtype real, const void *logits,
                    uint64_t row, uint64_t position);
 
+/* Answering -------------------------------------------------------------------------------- */
+
+typedef enum acr_finish {
+    ACR_FINISH_STOP = 1,  /* the model ended its answer */
+    ACR_FINISH_LENGTH = 2 /* there was no room for more */
+} acr_finish;
+
+typedef struct acr_prompt {
+    const int64_t *ids; /* [n], borrowed until the answer is there; n >= 1 */
+    int64_t n;
+    int64_t limit; /* tokens of the answer at most, the one that ends it included */
+    uint64_t row;  /* of the random numbers */
+} acr_prompt;
+
+/* Who has the prompts.  Places are numbers below the batch size; what a place was asked last stays
+ * in memory, so that a prompt which begins with it and its answer is soon read. */
+typedef struct acr_questions {
+    /* The next prompt for a free place; *any false where there is none for it from now on. */
+    accrue_status (*ask)(bool *any, acr_prompt *out, int place, void *ctx, accrue_error *err);
+    /* The place's answer: `n` ids, without the one that ended it.  They are lent. */
+    accrue_status (*take)(int place, const int64_t *ids, int64_t n, acr_finish why, void *ctx,
+                          accrue_error *err);
+    /* Between two steps; what is not OK ends the answering.  `tokens` were read, `made` written. */
+    accrue_status (*step)(int64_t tokens, int64_t made, void *ctx, accrue_error *err);
+    void *ctx;
+} acr_questions;
+
+/* Answers all prompts, up to `batch` at a time: a place that is free is asked for at once.  Answers
+ * depend on model, sampling, prompt and row alone.  `positions` bounds prompt and answer together;
+ * the verifier, of dtype `compute`, has room for as many.  ENUMERIC, naming the row, where logits
+ * are not finite. */
+accrue_status acr_answer_all(const acr_verifier *v, accrue_dtype compute, const acr_sampling *how,
+                             int batch, int64_t positions, const acr_questions *q,
+                             accrue_error *err);
+
 #endif

@@ -244,8 +244,8 @@ accrue_status acr_setup_open(acr_setup *s, const accrue_train_options *opt, accr
                                  .n_aux = s->model->config.n_aux,
                                  .real = s->model->real};
     if (opt->on_missing == ACCRUE_POLICY_EXTRACT)
-        ACR_TRY(acr_verifier_lend(&s->verifier, opt->verifier, opt->compute,
-                                  opt->total_seq_len + 1, err));
+        ACR_TRY(acr_verifier_lend(&s->verifier, opt->verifier, opt->compute, opt->total_seq_len + 1,
+                                  err));
 
 cleanup:
     opening_close(&o);

@@ -243,7 +243,7 @@ static accrue_status write_list(const char *path, const char *parent, const text
             st = acr_fail_errno(err, errno, "cannot remove", path);
         goto cleanup;
     }
-    ACR_TRY(acr_checkpoint_parents(path, err));
+    ACR_TRY(acr_make_parents(path, err));
     ACR_TRY(acr_write_file(temporary, t->s, t->used, err));
     ACR_TRY(acr_sync(temporary, err));
     if (rename(temporary, path) != 0)

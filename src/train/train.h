@@ -384,8 +384,6 @@ accrue_status acr_checkpoint_name(const char *temporary, const char *dir, const 
                                   bool set_others_aside, char **aside, accrue_error *err);
 /* Takes the folder's name away and removes it; fine where there is none. */
 accrue_status acr_checkpoint_discard(const char *parent, const char *name, accrue_error *err);
-/* Makes the folders above `path`. */
-accrue_status acr_checkpoint_parents(const char *path, accrue_error *err);
 /* Removes a checkpoint's folder; where it holds what is not ours, that and the folder are left. */
 void acr_checkpoint_remove(const char *path);
 /* Gives folders their names back that a killed save had taken away, to replace them. */
