@@ -11,17 +11,22 @@
  * false, and its decode. */
 typedef struct acr_tokenizer acr_tokenizer;
 
-/* Reads DIR/tokenizer.json; ACR_MAX_TOKENIZER bytes at most, nesting bounded.  What it asks for and
- * this does not do is refused by name. */
+/* Reads DIR/tokenizer.json; ACR_MAX_TOKENIZER bytes at most, nesting and values bounded.  What it
+ * asks for and this does not do is refused by name. */
 enum { ACR_MAX_TOKENIZER = 100 << 20 };
 accrue_status acr_tokenizer_open(acr_tokenizer **out, const char *dir, accrue_error *err);
-/* The same of the file's object (borrowed); `name` begins the messages. */
+/* The same of a file's text; `name` begins the messages. */
+accrue_status acr_tokenizer_parse(acr_tokenizer **out, const char *text, size_t bytes,
+                                  const char *name, accrue_error *err);
+/* The same of the file's object (borrowed). */
 accrue_status acr_tokenizer_create(acr_tokenizer **out, const json_t *json, const char *name,
                                    accrue_error *err);
-void acr_tokenizer_free(acr_tokenizer *t);
+void acr_tokenizer_free(acr_tokenizer *t);                /* accepts NULL */
 int64_t acr_tokenizer_vocab_size(const acr_tokenizer *t); /* highest id + 1 */
 /* The id of a token as the vocabulary or the added tokens spell it; -1: none. */
 int64_t acr_tokenizer_id(const acr_tokenizer *t, const char *token);
+/* The token that the post-processor puts before every text (encode does not); -1: none. */
+int64_t acr_tokenizer_bos(const acr_tokenizer *t);
 
 /* A growing list of ids; { 0 } is an empty one. */
 typedef struct acr_ids {
@@ -31,13 +36,16 @@ typedef struct acr_ids {
 accrue_status acr_ids_add(acr_ids *ids, int64_t id, accrue_error *err);
 void acr_ids_free(acr_ids *ids);
 
-/* Appends the ids of `bytes` of UTF-8.  EFORMAT, with the byte's place, for text that is not.  With
- * `special`, added tokens that stand in the text are found and become their ids; without, such text
- * is text like any other (what a user wrote must not act as a control token). */
+/* Appends the ids of `bytes` of UTF-8; any number of threads may at a time.  EFORMAT, with the byte's
+ * place, for text that is not; `out` then is as it was.  Added tokens that stand in the text become
+ * their ids; without `special` only those that are not special: the others are text like any other
+ * then (what a user wrote must not act as a control token), as with `tokenizers`'
+ * encode_special_tokens.  A byte that has no token, where the file names none for it, is left out. */
 accrue_status acr_tokenizer_encode(acr_ids *out, const acr_tokenizer *t, const char *text,
                                    size_t bytes, bool special, accrue_error *err);
-/* The text of ids, NUL-terminated, freed with acr_free; bytes that are no UTF-8 become U+FFFD, as
- * `tokenizers` does.  With `skip_special`, special tokens are left out. */
+/* The text of ids, NUL-terminated, freed with acr_free; bytes that are no UTF-8 become U+FFFD, and
+ * ids that have no token nothing, as `tokenizers` does.  With `skip_special`, special tokens are
+ * left out.  EINVAL for a negative id. */
 accrue_status acr_tokenizer_decode(char **out, size_t *bytes, const acr_tokenizer *t,
                                    const int64_t *ids, int64_t n, bool skip_special,
                                    accrue_error *err);
