@@ -613,6 +613,47 @@ ACCRUE_API ACCRUE_CHECK accrue_status accrue_extract(accrue_extract_report *out,
                                                      accrue_progress_cb cb, void *payload,
                                                      accrue_error *err);
 
+/* The verifier's own answers to what the conversations of a data set ask. */
+typedef struct accrue_generate_options {
+    size_t struct_size;        /* set by accrue_generate_options_init; do not touch */
+    const char *verifier;      /* a folder, with tokenizer.json and a chat template */
+    const char *data;          /* JSON Lines of conversations, as accrue_prepare takes them */
+    const char *output;        /* JSON Lines */
+    int64_t max_new_tokens;    /* of an answer; default 512 */
+    double temperature, top_p; /* NaN: what generation_config.json says, else 1; temperature 0:
+                                  always the likeliest token */
+    uint64_t seed;             /* default 0 */
+    int batch_size;            /* conversations that are answered at a time; default 16 */
+    accrue_dtype compute;      /* default BF16 */
+    int64_t limit;             /* lines of `data` at most; 0: all */
+} accrue_generate_options;
+
+ACCRUE_API void accrue_generate_options_init(accrue_generate_options *opt, size_t struct_size);
+
+typedef struct accrue_generate_report {
+    int64_t rows, found;           /* lines of `data`; done before this call */
+    int64_t made, answers;         /* of this call: lines written, the answers in them */
+    int64_t skipped;               /* lines that ask nothing, or more than the model has room for */
+    int64_t cut;                   /* answers that max_new_tokens ended */
+    int64_t prompt_tokens, tokens; /* read and written */
+    double temperature, top_p;     /* that were used */
+    double seconds;
+} accrue_generate_report;
+
+/* Writes a line for each conversation of `data`, in their order: {"messages": ..., "metadata":
+ * {"idx": line, "finish_reason": "stop" or "length", ...}}.  System and user turns stay; each user
+ * turn is answered anew, with the answers before it in view; what stood there as an answer is
+ * dropped, and so is all from a tool's turn on.  A conversation without a user's turn, or whose
+ * first one leaves no room for an answer, has no line.
+ *   An answer depends on verifier, dtype, sampling, seed, its conversation and the number of its
+ * line alone.  The same call goes on where an earlier one was stopped and ends with the same file;
+ * `output`.settings.json says what it was begun with, and another call, or a file of anything else,
+ * is refused (EMISMATCH).  `cb` may be NULL. */
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_generate(accrue_generate_report *out,
+                                                      const accrue_generate_options *opt,
+                                                      accrue_progress_cb cb, void *payload,
+                                                      accrue_error *err);
+
 #ifdef __cplusplus
 }
 #endif

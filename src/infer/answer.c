@@ -205,6 +205,8 @@ static void draw(int64_t i, void *ctx)
 
 static bool ends_answer(const answering *a, int64_t id)
 {
+    if (id == a->q->end)
+        return id >= 0;
     for (int i = 0; i < a->shape->n_eos; i++)
         if (a->shape->eos[i] == id)
             return true;

@@ -132,6 +132,7 @@ typedef struct acr_questions {
     /* Between two steps; what is not OK ends the answering.  `tokens` were read, `made` written. */
     accrue_status (*step)(int64_t tokens, int64_t made, void *ctx, accrue_error *err);
     void *ctx;
+    int64_t end; /* an id that ends answers beside the model's own; -1: none */
 } acr_questions;
 
 /* Answers all prompts, up to `batch` at a time: a place that is free is asked for at once.  Answers
