@@ -654,6 +654,58 @@ ACCRUE_API ACCRUE_CHECK accrue_status accrue_generate(accrue_generate_report *ou
                                                       accrue_progress_cb cb, void *payload,
                                                       accrue_error *err);
 
+typedef struct accrue_prepare_options {
+    size_t struct_size;       /* set by accrue_prepare_options_init; do not touch */
+    const char *const *files; /* [n_files] JSON Lines: a row or a conversation on each */
+    int n_files;
+    const char *verifier;         /* folder: tokenizer.json, chat template, config.json */
+    const char *output;           /* the data set's folder */
+    int64_t seq_length;           /* tokens of a row at most; what is longer is cut */
+    int64_t max_samples;          /* rows at most, of all in their new order; 0: no limit */
+    int64_t minimum_valid_tokens; /* rows with fewer supervised tokens are left out */
+    uint64_t seed;                /* of the order */
+    int64_t draft_vocab_size;     /* 0: no vocabulary maps are written */
+    bool skip_token_freq;         /* no token_freq.pt either */
+    const char *token_freq_path;  /* NULL: output/token_freq.pt */
+    bool overwrite;               /* replace a data set that is there */
+    bool allow_empty_output;
+    accrue_policy on_bad; /* a faulty line: RAISE, or SKIP */
+    int64_t max_bad;      /* of these; -1: 1 % of the lines, at least one */
+} accrue_prepare_options;
+
+ACCRUE_API void accrue_prepare_options_init(accrue_prepare_options *opt, size_t struct_size);
+
+typedef struct accrue_prepare_report {
+    int64_t lines;                           /* of the files, without empty ones */
+    int64_t rows, tokens, supervised_tokens; /* of the data set */
+    int64_t longest;                         /* tokens of its longest row */
+    int64_t cut_rows;                        /* rows that seq_length may have cut */
+    int64_t bad_lines;                       /* left out as faulty */
+    int64_t unanswered;                      /* conversations that gave no row at all */
+    int64_t unsupervised_rows, short_rows;   /* left out: nothing, too little to learn */
+    int64_t surplus_rows;                    /* left out: above max_samples */
+    int64_t files, bytes;                    /* of the data set's rows */
+    int64_t distinct_tokens;                 /* that are supervised somewhere */
+    int64_t unknown_roles;                   /* messages taken for the assistant's */
+    char unknown_role[64], first_bad[1000];  /* the first of each, "" where none */
+    bool found;                              /* the same was there already */
+    double seconds;
+} accrue_prepare_report;
+
+/* Makes the data set that training reads, and speculators' too, out of conversations, texts, or rows
+ * of tokens: input_ids, loss_mask and seq_len, in the order, with the ids and with the masks of
+ * `speculators prepare-data` 0.9 for the same files and seed.  A conversation gives a row for each
+ * answer, whose tokens alone are supervised.  docs/FORMATS.md has the forms of a line.
+ *   The folder comes to its name when it is whole.  One that is there is left as it is where it was
+ * made from the same files with the same options, and refused (EMISMATCH) where not, unless
+ * `overwrite` is set and it holds nothing else.  A canceled or failed call leaves nothing behind.
+ * EINVAL for options out of range; EFORMAT, EMISMATCH with file and line for a faulty one; ENOTSUP
+ * for a tokenizer or chat template that this version does not know. */
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_prepare(accrue_prepare_report *out,
+                                                     const accrue_prepare_options *opt,
+                                                     accrue_progress_cb cb, void *payload,
+                                                     accrue_error *err);
+
 #ifdef __cplusplus
 }
 #endif

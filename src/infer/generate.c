@@ -10,10 +10,10 @@ enum { MAX_BATCH = 1024, MAX_TOKENS = 1 << 24 };
 
 /* A conversation that is being answered. */
 typedef struct talk {
-    int64_t row; /* -1: none */
+    int64_t row;  /* -1: none */
     json_t *from; /* the line's object, which strings of `asked` lie in */
     acr_conversation asked;
-    int at; /* of its messages: the next one */
+    int at;            /* of its messages: the next one */
     acr_message *said; /* [n_said] what the model has in view */
     char **answers;    /* [n_said] what of that is ours: content; NULL elsewhere */
     char **thoughts;   /* [n_said] reasoning; NULL elsewhere */
@@ -59,8 +59,7 @@ void accrue_generate_options_init(accrue_generate_options *opt, size_t struct_si
 
 static accrue_status need_text(const char *value, const char *flag, accrue_error *err)
 {
-    return value && *value ? ACCRUE_OK
-                           : acr_fail(err, ACCRUE_EINVAL, "%s: a value expected", flag);
+    return value && *value ? ACCRUE_OK : acr_fail(err, ACCRUE_EINVAL, "%s: a value expected", flag);
 }
 
 static accrue_status check_options(const accrue_generate_options *opt, accrue_error *err)
@@ -106,12 +105,12 @@ static accrue_status set_sampling(generation *g, accrue_error *err)
     const json_t *said = acr_pretrained_generation(g->pretrained);
     const bool greedy = json_is_false(json_object_get(said, "do_sample"));
 
-    g->sampling = (acr_sampling){
-        .temperature = isnan(g->opt->temperature) && greedy
-                           ? 0
-                           : number_or(g->opt->temperature, said, "temperature"),
-        .top_p = number_or(g->opt->top_p, said, "top_p"),
-        .seed = g->opt->seed};
+    g->sampling =
+        (acr_sampling){.temperature = isnan(g->opt->temperature) && greedy
+                                          ? 0
+                                          : number_or(g->opt->temperature, said, "temperature"),
+                       .top_p = number_or(g->opt->top_p, said, "top_p"),
+                       .seed = g->opt->seed};
     g->report->temperature = g->sampling.temperature;
     g->report->top_p = g->sampling.top_p;
     return acr_sampling_check(&g->sampling, g->opt->verifier, err);
@@ -180,11 +179,11 @@ static accrue_status set_settings(generation *g, accrue_error *err)
     uint64_t hash = 0;
 
     ACR_TRY(fingerprint(&hash, g->pretrained, err));
-    g->settings = json_pack(
-        "{s:s, s:o, s:o, s:I, s:f, s:f, s:I, s:s}", "written_by", "accrue generate", "verifier",
-        hash_json(hash), "data", hash_json(g->lines.hash), "max_new_tokens",
-        (json_int_t)o->max_new_tokens, "temperature", g->sampling.temperature, "top_p",
-        g->sampling.top_p, "seed", (json_int_t)o->seed, "dtype", dtype_name(o->compute));
+    g->settings =
+        json_pack("{s:s, s:o, s:o, s:I, s:f, s:f, s:I, s:s}", "written_by", "accrue generate",
+                  "verifier", hash_json(hash), "data", hash_json(g->lines.hash), "max_new_tokens",
+                  (json_int_t)o->max_new_tokens, "temperature", g->sampling.temperature, "top_p",
+                  g->sampling.top_p, "seed", (json_int_t)o->seed, "dtype", dtype_name(o->compute));
     if (!g->settings)
         st = acr_enomem(err, 0, "the settings");
 
@@ -212,11 +211,13 @@ static accrue_status talk_read(generation *g, talk *t, int64_t row, accrue_error
 {
     accrue_status st = ACCRUE_OK;
     char *name = acr_sprintf("%s: line %lld", g->opt->data, (long long)g->lines.at[row].number);
+    const char *text = NULL;
     size_t n = 0;
 
     if (!name)
         return acr_enomem(err, strlen(g->opt->data), "a name");
-    ACR_TRY(acr_lines_json(&t->from, &g->lines, row, name, err));
+    text = acr_lines_text(&g->lines, row, &n);
+    ACR_TRY(acr_line_parse(&t->from, text, n, name, err));
     ACR_TRY(acr_conversation_read(&t->asked, t->from, name, err));
     if (!t->asked.messages) {
         st = acr_fail(err, ACCRUE_EFORMAT,
@@ -332,8 +333,8 @@ static accrue_status ask(bool *any, acr_prompt *out, int place, void *ctx, accru
     st = acr_chat_encode(&t->prompt, NULL, &g->chat, g->tokenizer, t->said, t->n_said, true, err);
     if (st && err && st != ACCRUE_ENOMEM) {
         accrue_error why = *err;
-        acr_fail(err, st, "%s: line %lld: %s", g->opt->data,
-                 (long long)g->lines.at[t->row].number, why.message);
+        acr_fail(err, st, "%s: line %lld: %s", g->opt->data, (long long)g->lines.at[t->row].number,
+                 why.message);
     }
     *out = (acr_prompt){t->prompt.at, t->prompt.n, g->opt->max_new_tokens, (uint64_t)t->row};
     *any = !st;
@@ -417,8 +418,8 @@ static accrue_status take(int place, const int64_t *ids, int64_t n, acr_finish w
         return ACCRUE_OK;
     }
     ACR_TRY(split_answer(&t->answers[at], &t->thoughts[at], g, ids, n, err));
-    t->said[at] = (acr_message){
-        .role = "assistant", .content = t->answers[at], .reasoning = t->thoughts[at]};
+    t->said[at] =
+        (acr_message){.role = "assistant", .content = t->answers[at], .reasoning = t->thoughts[at]};
     t->n_said++;
     t->n_answers++;
     t->tokens += n + (why == ACR_FINISH_STOP);

@@ -56,24 +56,75 @@ typedef enum acr_chat_format { ACR_CHAT_CHATML = 1, ACR_CHAT_LLAMA3 = 2 } acr_ch
 
 typedef struct acr_message {
     const char *role, *content; /* borrowed; "system", "user", "assistant", "tool" */
+    const char *reasoning;      /* what the assistant thought before, apart; NULL: not given */
 } acr_message;
 
 /* The format of a model's folder, told from its chat template (chat_template.jinja, or that of
- * tokenizer_config.json) and its special tokens; ENOTSUP for another. */
+ * tokenizer_config.json) and its special tokens; ENOTSUP for another, and for one whose text
+ * depends on the day. */
 typedef struct acr_chat {
     acr_chat_format format;
     char *default_system; /* put before a conversation that has none; NULL: nothing is */
+    char *preface;        /* of llama-3.1: begins the system message, which there always is */
+    bool thinks;          /* of Qwen3: the last answers carry <think> </think>, earlier ones none */
+    bool any_role;        /* a tool's message looks like any other; else it is refused */
     int64_t bos;          /* -1: none */
+    int64_t begin, end;   /* the tokens around a message: <|im_start|> and <|im_end|>; */
+    int64_t header_end;   /* <|start_header_id|>, <|eot_id|>, and <|end_header_id|>; else -1 */
+    int64_t think, think_end; /* -1 where it does not think */
 } acr_chat;
 accrue_status acr_chat_open(acr_chat *out, const char *dir, const acr_tokenizer *t,
                             accrue_error *err);
+/* The same of a template's text. */
+accrue_status acr_chat_create(acr_chat *out, const char *template, size_t bytes, const char *name,
+                              int64_t bos, const acr_tokenizer *t, accrue_error *err);
 void acr_chat_free(acr_chat *c);
 
 /* Appends a conversation's ids and, one for each, whether it is the assistant's (`mask`, may be
- * NULL): what the assistant has to say, its closing token included, and no header.  With
- * `generation_prompt` the header of an answer follows, unmasked. */
+ * NULL): what the assistant has to say, its closing token and the line's end behind that included,
+ * and no header; of a first message, nothing.  With `generation_prompt` the header of an answer
+ * follows, unmasked.
+ *
+ * The ids are those of transformers' apply_chat_template, with one difference on purpose: a message
+ * that spells a control token ("<|im_end|>") has that as text, where transformers would make it
+ * the token.  EMISMATCH for a message that the template has another form for (a tool's), or none. */
 accrue_status acr_chat_encode(acr_ids *ids, acr_ids *mask, const acr_chat *c,
                               const acr_tokenizer *t, const acr_message *messages, int n,
                               bool generation_prompt, accrue_error *err);
+
+/* Conversations ---------------------------------------------------------------------------- */
+
+/* A mapped file of lines. */
+typedef struct acr_lines {
+    const char *path; /* borrowed */
+    acr_map map;
+    int64_t n, capacity;
+    struct acr_line {
+        int64_t offset, number; /* number: 1-based, of the line in its file */
+    } * at;                     /* those that are not blank */
+    uint64_t hash;              /* of the whole file */
+} acr_lines;
+accrue_status acr_lines_open(acr_lines *out, const char *path, accrue_error *err);
+void acr_lines_close(acr_lines *l);
+/* Without the line's end. */
+const char *acr_lines_text(const acr_lines *l, int64_t i, size_t *bytes);
+/* A line's value, the caller's reference; 256 MB at most.  `name` begins the messages. */
+accrue_status acr_line_parse(json_t **out, const char *text, size_t bytes, const char *name,
+                             accrue_error *err);
+
+/* What was said, in the forms that speculators reads: "conversations" or "messages" (role and
+ * content, or from and value), or "prompt" (a text, or such a list) with "completion" or "response"
+ * beside it. */
+typedef struct acr_conversation {
+    acr_message *messages; /* [n]; strings are the row's object's; NULL: it is of no such form */
+    int n;
+    int calls_tool;        /* the first message that does; -1: none */
+    bool has_tools;        /* the row lists some */
+    int64_t unknown_roles; /* messages of a role that is none, taken for the assistant's */
+    char unknown_role[64]; /* the first one's */
+} acr_conversation;
+accrue_status acr_conversation_read(acr_conversation *out, const json_t *row, const char *name,
+                                    accrue_error *err);
+void acr_conversation_free(acr_conversation *c);
 
 #endif
