@@ -14,148 +14,11 @@ enum { QWEN3_HEAD_DIM = 128, QWEN3_POSITIONS = 32768, LLAMA_POSITIONS = 2048 };
 
 static const char *const arch_names[] = {"llama", "qwen3"};
 
-/* A reader of one JSON object; the first failure stays. */
-typedef struct reader {
-    const json_t *object;
-    const char *name; /* file, for messages */
-    accrue_status status;
-    accrue_error *err;
-} reader;
-
-static const char *type_name(const json_t *v)
-{
-    static const char *const names[] = {"an object", "an array", "a string", "an integer",
-                                        "a real",    "true",     "false",    "null"};
-
-    return v ? names[json_typeof(v)] : "missing";
-}
-
-static void refuse(reader *r, const char *key, const json_t *got, const char *expected)
-{
-    if (!r->status)
-        r->status = acr_fail(r->err, ACCRUE_EFORMAT, "%s: \"%s\" is %s, %s expected", r->name, key,
-                             type_name(got), expected);
-}
-
-static bool absent(const json_t *v)
-{
-    return !v || json_is_null(v);
-}
-
-static int64_t read_int(reader *r, const char *key, int64_t fallback, int64_t low, int64_t high)
-{
-    const json_t *v = json_object_get(r->object, key);
-    int64_t x = fallback;
-
-    if (absent(v) && fallback >= low)
-        return fallback;
-    if (!json_is_integer(v)) {
-        refuse(r, key, v, "an integer");
-        return low;
-    }
-    x = json_integer_value(v);
-    if ((x < low || x > high) && !r->status)
-        r->status = acr_fail(r->err, ACCRUE_EMISMATCH, "%s: \"%s\" is %lld, %lld to %lld expected",
-                             r->name, key, (long long)x, (long long)low, (long long)high);
-    return x < low || x > high ? low : x;
-}
-
-static double read_real(reader *r, const char *key, double fallback)
-{
-    const json_t *v = json_object_get(r->object, key);
-
-    if (absent(v) && !isnan(fallback))
-        return fallback;
-    if (!json_is_number(v)) {
-        refuse(r, key, v, "a number");
-        return 1;
-    }
-    return json_number_value(v);
-}
-
-static bool read_bool(reader *r, const char *key, bool fallback)
-{
-    const json_t *v = json_object_get(r->object, key);
-
-    if (absent(v))
-        return fallback;
-    if (!json_is_boolean(v))
-        refuse(r, key, v, "true or false");
-    return json_is_true(v);
-}
-
-static const char *read_string(reader *r, const char *key, const char *fallback)
-{
-    const json_t *v = json_object_get(r->object, key);
-
-    if (absent(v) && fallback)
-        return fallback;
-    if (!json_is_string(v)) {
-        refuse(r, key, v, "a string");
-        return "";
-    }
-    return json_string_value(v);
-}
-
-/* Refuses a value that would change the arithmetic. */
-static void require(reader *r, bool ok, const char *key, const char *value, const char *supported)
-{
-    if (!ok && !r->status)
-        r->status = acr_fail(r->err, ACCRUE_ENOTSUP, "%s: \"%s\" is %s; supported: %s", r->name,
-                             key, value, supported);
-}
-
-/* "rope_parameters" (transformers 5) or "rope_theta" and "rope_scaling" (before). */
-static void read_rope(reader *r, acr_rope_config *out)
-{
-    const json_t *parameters = json_object_get(r->object, "rope_parameters");
-    const json_t *scaling =
-        absent(parameters) ? json_object_get(r->object, "rope_scaling") : parameters;
-    reader s = {.object = scaling, .name = r->name, .err = r->err, .status = r->status};
-    const char *type = "default";
-
-    if (!absent(scaling) && !json_is_object(scaling)) {
-        refuse(r, scaling == parameters ? "rope_parameters" : "rope_scaling", scaling, "an object");
-        return;
-    }
-    require(&s,
-            !json_is_object(json_object_get(scaling, "full_attention")) &&
-                !json_is_object(json_object_get(scaling, "sliding_attention")),
-            "rope_parameters", "given per layer type", "one for all layers");
-    if (absent(parameters))
-        s.object = r->object;
-    out->theta = read_real(&s, "rope_theta", 10000.0);
-    s.object = scaling;
-    if (!absent(scaling)) {
-        type = read_string(&s, "rope_type", read_string(&s, "type", "default"));
-        out->llama3 = strcmp(type, "llama3") == 0;
-        require(&s, out->llama3 || strcmp(type, "default") == 0, "rope_type", type,
-                "default, llama3");
-        require(&s, read_real(&s, "partial_rotary_factor", 1.0) == 1.0, "partial_rotary_factor",
-                "not 1", "1");
-        require(&s, absent(json_object_get(scaling, "mrope_section")), "mrope_section", "set",
-                "none");
-    }
-    if (out->llama3 && !s.status) {
-        out->factor = read_real(&s, "factor", (double)NAN);
-        out->low_freq_factor = read_real(&s, "low_freq_factor", (double)NAN);
-        out->high_freq_factor = read_real(&s, "high_freq_factor", (double)NAN);
-        out->original_max_position = read_real(&s, "original_max_position_embeddings", (double)NAN);
-        require(&s,
-                out->factor > 0 && out->low_freq_factor > 0 &&
-                    out->high_freq_factor > out->low_freq_factor && out->original_max_position > 0,
-                "rope_parameters", "not a llama3 scaling",
-                "factor > 0, 0 < low_freq_factor < high_freq_factor");
-    }
-    require(&s, out->theta > 0, "rope_theta", "not positive", "positive");
-    r->status = s.status;
-}
-
-static void read_layer_types(reader *r, acr_config *out)
+static void read_layer_types(acr_fields *r, acr_config *out)
 {
     const json_t *types = json_object_get(r->object, "layer_types");
 
-    if (absent(types))
+    if (acr_absent(types))
         return;
     if (!json_is_array(types) || (int)json_array_size(types) != out->n_layers) {
         if (!r->status)
@@ -167,42 +30,44 @@ static void read_layer_types(reader *r, acr_config *out)
     for (int i = 0; i < out->n_layers; i++) {
         const char *t = json_string_value(json_array_get(types, (size_t)i));
         out->sliding[i] = t && strcmp(t, "sliding_attention") == 0;
-        require(r, out->sliding[i] || (t && strcmp(t, "full_attention") == 0), "layer_types",
-                t ? t : "not a string", "full_attention, sliding_attention");
+        acr_field_require(r, out->sliding[i] || (t && strcmp(t, "full_attention") == 0),
+                          "layer_types", t ? t : "not a string",
+                          "full_attention, sliding_attention");
     }
 }
 
-static void read_decoder(reader *r, acr_config *out)
+static void read_decoder(acr_fields *r, acr_config *out)
 {
     const int64_t max = 1 << 24;
-    const char *type = read_string(r, "model_type", NULL);
+    const char *type = acr_field_string(r, "model_type", NULL);
     bool any_sliding = false;
 
-    require(r, strcmp(type, "llama") == 0 || strcmp(type, "qwen3") == 0, "model_type", type,
-            "llama, qwen3");
+    acr_field_require(r, strcmp(type, "llama") == 0 || strcmp(type, "qwen3") == 0, "model_type",
+                      type, "llama, qwen3");
     out->arch = strcmp(type, "qwen3") == 0 ? ACR_ARCH_QWEN3 : ACR_ARCH_LLAMA;
-    require(r, strcmp(read_string(r, "hidden_act", "silu"), "silu") == 0, "hidden_act",
-            read_string(r, "hidden_act", "silu"), "silu");
-    require(r, !read_bool(r, "mlp_bias", false), "mlp_bias", "true", "false");
-    require(r, read_real(r, "attention_dropout", 0.0) == 0.0, "attention_dropout", "not 0", "0");
-    out->hidden_size = read_int(r, "hidden_size", 0, 1, max);
-    out->intermediate_size = read_int(r, "intermediate_size", 0, 1, max);
-    out->vocab_size = read_int(r, "vocab_size", 0, 1, max);
-    out->n_layers = (int)read_int(r, "num_hidden_layers", 0, 1, ACR_MAX_LAYERS);
-    out->n_heads = (int)read_int(r, "num_attention_heads", 0, 1, 4096);
-    out->n_kv_heads = (int)read_int(r, "num_key_value_heads", out->n_heads, 1, 4096);
-    out->head_dim = (int)read_int(r, "head_dim",
-                                  out->arch == ACR_ARCH_QWEN3 ? QWEN3_HEAD_DIM
-                                                              : out->hidden_size / out->n_heads,
-                                  1, ACR_MAX_HEAD_DIM);
-    out->rms_norm_eps = read_real(r, "rms_norm_eps", 1e-6);
-    require(r, out->rms_norm_eps >= 0, "rms_norm_eps", "negative", "at least 0");
-    out->attention_bias = read_bool(r, "attention_bias", false);
+    acr_field_require(r, strcmp(acr_field_string(r, "hidden_act", "silu"), "silu") == 0,
+                      "hidden_act", acr_field_string(r, "hidden_act", "silu"), "silu");
+    acr_field_require(r, !acr_field_bool(r, "mlp_bias", false), "mlp_bias", "true", "false");
+    acr_field_require(r, acr_field_real(r, "attention_dropout", 0.0) == 0.0, "attention_dropout",
+                      "not 0", "0");
+    out->hidden_size = acr_field_int(r, "hidden_size", 0, 1, max);
+    out->intermediate_size = acr_field_int(r, "intermediate_size", 0, 1, max);
+    out->vocab_size = acr_field_int(r, "vocab_size", 0, 1, max);
+    out->n_layers = (int)acr_field_int(r, "num_hidden_layers", 0, 1, ACR_MAX_LAYERS);
+    out->n_heads = (int)acr_field_int(r, "num_attention_heads", 0, 1, 4096);
+    out->n_kv_heads = (int)acr_field_int(r, "num_key_value_heads", out->n_heads, 1, 4096);
+    out->head_dim = (int)acr_field_int(
+        r, "head_dim",
+        out->arch == ACR_ARCH_QWEN3 ? QWEN3_HEAD_DIM : out->hidden_size / out->n_heads, 1,
+        ACR_MAX_HEAD_DIM);
+    out->rms_norm_eps = acr_field_real(r, "rms_norm_eps", 1e-6);
+    acr_field_require(r, out->rms_norm_eps >= 0, "rms_norm_eps", "negative", "at least 0");
+    out->attention_bias = acr_field_bool(r, "attention_bias", false);
     read_layer_types(r, out);
     for (int i = 0; i < out->n_layers; i++)
         any_sliding = any_sliding || out->sliding[i];
-    out->sliding_window = any_sliding ? read_int(r, "sliding_window", 0, 1, INT64_MAX) : 1;
-    read_rope(r, &out->rope);
+    out->sliding_window = any_sliding ? acr_field_int(r, "sliding_window", 0, 1, INT64_MAX) : 1;
+    acr_field_rope(r, &out->rope);
     if (!r->status && out->head_dim % 2)
         r->status =
             acr_fail(r->err, ACCRUE_EMISMATCH, "%s: \"head_dim\" is %d, an even number expected",
@@ -213,25 +78,26 @@ static void read_decoder(reader *r, acr_config *out)
                              r->name, out->n_heads, out->n_kv_heads);
 }
 
-static void read_draft(reader *r, acr_config *out)
+static void read_draft(acr_fields *r, acr_config *out)
 {
     const json_t *ids = json_object_get(r->object, "eagle_aux_hidden_state_layer_ids");
-    const char *type = read_string(r, "speculators_model_type", "eagle3");
+    const char *type = acr_field_string(r, "speculators_model_type", "eagle3");
 
-    require(r, strcmp(type, "eagle3") == 0, "speculators_model_type", type, "eagle3");
-    require(r,
-            absent(json_object_get(r->object, "target_hidden_size")) ||
-                read_int(r, "target_hidden_size", 0, 0, INT64_MAX) == out->hidden_size,
-            "target_hidden_size", "not hidden_size", "hidden_size");
-    out->draft_vocab_size = read_int(r, "draft_vocab_size", 0, 1, out->vocab_size);
-    out->norm_before_residual = read_bool(r, "norm_before_residual", false);
-    out->norm_before_fc = read_bool(r, "norm_before_fc", false);
-    out->fc_norm = read_bool(r, "fc_norm", false);
-    out->norm_output = read_bool(r, "norm_output", false);
-    out->embed_requires_grad = read_bool(r, "embed_requires_grad", false);
-    if (!absent(ids) && !json_is_array(ids))
-        refuse(r, "eagle_aux_hidden_state_layer_ids", ids, "an array");
-    out->n_aux = absent(ids) ? 3 : (int)json_array_size(ids);
+    acr_field_require(r, strcmp(type, "eagle3") == 0, "speculators_model_type", type, "eagle3");
+    acr_field_require(r,
+                      acr_absent(json_object_get(r->object, "target_hidden_size")) ||
+                          acr_field_int(r, "target_hidden_size", 0, 0, INT64_MAX) ==
+                              out->hidden_size,
+                      "target_hidden_size", "not hidden_size", "hidden_size");
+    out->draft_vocab_size = acr_field_int(r, "draft_vocab_size", 0, 1, out->vocab_size);
+    out->norm_before_residual = acr_field_bool(r, "norm_before_residual", false);
+    out->norm_before_fc = acr_field_bool(r, "norm_before_fc", false);
+    out->fc_norm = acr_field_bool(r, "fc_norm", false);
+    out->norm_output = acr_field_bool(r, "norm_output", false);
+    out->embed_requires_grad = acr_field_bool(r, "embed_requires_grad", false);
+    if (!acr_absent(ids) && !json_is_array(ids))
+        acr_field_refuse(r, "eagle_aux_hidden_state_layer_ids", ids, "an array");
+    out->n_aux = acr_absent(ids) ? 3 : (int)json_array_size(ids);
     if (!r->status && (out->n_aux < 1 || out->n_aux > ACR_MAX_AUX))
         r->status = acr_fail(r->err, ACCRUE_EMISMATCH, "%s: %d auxiliary layers, 1 to %d expected",
                              r->name, out->n_aux, ACR_MAX_AUX);
@@ -243,13 +109,13 @@ static void read_draft(reader *r, acr_config *out)
 accrue_status acr_config_read(acr_config *out, const json_t *json, const char *name,
                               accrue_error *err)
 {
-    reader top = {.object = json, .name = name, .err = err};
-    reader decoder = {.name = name, .err = err};
+    acr_fields top = {.object = json, .name = name, .err = err};
+    acr_fields decoder = {.name = name, .err = err};
 
     memset(out, 0, sizeof *out);
     decoder.object = json_object_get(json, "transformer_layer_config");
     if (!json_is_object(decoder.object)) {
-        refuse(&top, "transformer_layer_config", decoder.object, "an object");
+        acr_field_refuse(&top, "transformer_layer_config", decoder.object, "an object");
         return top.status;
     }
     read_decoder(&decoder, out);
@@ -277,8 +143,8 @@ const json_t *acr_verifier_config(const json_t *json)
 accrue_status acr_target_layer_ids(int out[ACR_MAX_AUX], int *n, const accrue_train_options *opt,
                                    const json_t *verifier, accrue_error *err)
 {
-    reader r = {.object = acr_verifier_config(verifier), .name = opt->verifier, .err = err};
-    int layers = (int)read_int(&r, "num_hidden_layers", 0, 1, 1 << 20);
+    acr_fields r = {.object = acr_verifier_config(verifier), .name = opt->verifier, .err = err};
+    int layers = (int)acr_field_int(&r, "num_hidden_layers", 0, 1, 1 << 20);
     int defaults[] = {2, layers / 2, layers - 3};
     const int *ids = opt->n_target_layer_ids ? opt->target_layer_ids : defaults;
 
@@ -309,7 +175,7 @@ static json_t *value_or(const json_t *from, const char *key, json_t *fallback)
 {
     json_t *v = json_object_get(from, key);
 
-    if (absent(v))
+    if (acr_absent(v))
         return fallback;
     json_decref(fallback);
     return json_deep_copy(v);
@@ -327,19 +193,20 @@ static json_t *mirrored_rope(const json_t *verifier)
         json_t *one = json_deep_copy(of_layers);
         json_decref(rope);
         rope = one;
-        if (absent(json_object_get(rope, "rope_theta")))
+        if (acr_absent(json_object_get(rope, "rope_theta")))
             json_object_set_new(rope, "rope_theta", json_real(10000.0));
     }
     if (!rope) {
         rope = value_or(verifier, "rope_scaling", json_object());
         if (!json_is_object(rope))
             return rope; /* refused when read */
-        if (!absent(json_object_get(rope, "type")) && absent(json_object_get(rope, "rope_type")))
+        if (!acr_absent(json_object_get(rope, "type")) &&
+            acr_absent(json_object_get(rope, "rope_type")))
             json_object_set(rope, "rope_type", json_object_get(rope, "type"));
         json_object_set_new(rope, "rope_theta",
                             value_or(verifier, "rope_theta", json_real(10000.0)));
     }
-    if (absent(json_object_get(rope, "rope_type")))
+    if (acr_absent(json_object_get(rope, "rope_type")))
         json_object_set_new(rope, "rope_type", json_string("default"));
     json_object_del(rope, "type");
     json_object_del(rope, "partial_rotary_factor");
@@ -465,7 +332,7 @@ static accrue_status given_decoder(json_t **out, const accrue_train_options *opt
     ACR_TRY(acr_json_load(&file, path, 16 << 20, err));
     if (!json_is_object(file)) {
         st = acr_fail(err, ACCRUE_EFORMAT, "%s: the file is %s, an object expected", path,
-                      type_name(file));
+                      acr_json_type_name(file));
         goto cleanup;
     }
     decoder = json_object_get(file, "transformer_layer_config");
@@ -598,7 +465,7 @@ accrue_status acr_loss_spec_parse(acr_loss_spec *out, const char *text, accrue_e
         if (!json_is_number(value) || json_number_value(value) < 0) {
             st = acr_fail(err, ACCRUE_EINVAL,
                           "--loss-fn: weight of \"%s\" is %s, a number of at least 0 expected", key,
-                          json_is_number(value) ? "negative" : type_name(value));
+                          json_is_number(value) ? "negative" : acr_json_type_name(value));
             goto cleanup;
         }
         ACR_TRY(add_term(out, key, json_number_value(value), err));

@@ -16,6 +16,27 @@ typedef struct acr_rope_config {
     double theta, factor, low_freq_factor, high_freq_factor, original_max_position;
 } acr_rope_config;
 
+/* A reader of one JSON object's fields.  Where one is missing (or null) the fallback stands, if it is
+ * in range (not NAN, not NULL); the first failure stays, and what is returned then is harmless. */
+typedef struct acr_fields {
+    const json_t *object;
+    const char *name; /* file, for messages */
+    accrue_status status;
+    accrue_error *err;
+} acr_fields;
+bool acr_absent(const json_t *v);                /* missing or null */
+const char *acr_json_type_name(const json_t *v); /* "an array"; "missing" for NULL */
+int64_t acr_field_int(acr_fields *r, const char *key, int64_t fallback, int64_t low, int64_t high);
+double acr_field_real(acr_fields *r, const char *key, double fallback);
+bool acr_field_bool(acr_fields *r, const char *key, bool fallback);
+const char *acr_field_string(acr_fields *r, const char *key, const char *fallback);
+/* "rope_parameters" (transformers 5) or "rope_theta" and "rope_scaling" (before). */
+void acr_field_rope(acr_fields *r, acr_rope_config *out);
+/* A value of the wrong type; unless `ok`, one that would change the arithmetic. */
+void acr_field_refuse(acr_fields *r, const char *key, const json_t *got, const char *expected);
+void acr_field_require(acr_fields *r, bool ok, const char *key, const char *value,
+                       const char *supported);
+
 /* An EAGLE-3 draft; the fields that training needs, and the JSON they came from. */
 typedef struct acr_config {
     acr_arch arch;
@@ -64,6 +85,9 @@ accrue_status acr_pretrained_read(void *out, acr_dtype real, const acr_pretraine
                                   int64_t first, int64_t n, accrue_error *err);
 /* NULL for a folder. */
 const acr_gguf *acr_pretrained_gguf(const acr_pretrained *p);
+
+/* Sets cosines and sines of positions [0, t->positions), which have their room. */
+void acr_rope_fill(acr_rope_table *t, const acr_rope_config *r, acr_dtype real);
 
 /* Losses as --loss-fn gives them: a name, or {"name": weight, ...}. */
 accrue_status acr_loss_spec_parse(acr_loss_spec *out, const char *text, accrue_error *err);

@@ -262,6 +262,26 @@ static double rope_frequency(const acr_rope_config *r, int i, int head_dim)
 }
 
 /* In f32 the angle itself is rounded to f32, as every engine that serves the draft does. */
+void acr_rope_fill(acr_rope_table *t, const acr_rope_config *r, acr_dtype real)
+{
+    const int half = t->head_dim / 2;
+
+    for (int i = 0; i < half; i++) {
+        double f = rope_frequency(r, i, t->head_dim);
+        for (int64_t p = 0; p < t->positions; p++) {
+            int64_t at = p * half + i;
+            if (real == ACR_DTYPE_F64) {
+                ((double *)t->cos)[at] = cos((double)p * f);
+                ((double *)t->sin)[at] = sin((double)p * f);
+            } else {
+                double angle = (double)((float)p * (float)f);
+                ((float *)t->cos)[at] = (float)cos(angle);
+                ((float *)t->sin)[at] = (float)sin(angle);
+            }
+        }
+    }
+}
+
 static accrue_status make_rope(acr_model *m, int64_t positions, accrue_error *err)
 {
     int half = m->config.head_dim / 2;
@@ -273,20 +293,7 @@ static accrue_status make_rope(acr_model *m, int64_t positions, accrue_error *er
     m->rope.sin = own(m, bytes);
     if (!m->rope.cos || !m->rope.sin)
         return acr_enomem(err, 2 * bytes, "the rotary tables");
-    for (int i = 0; i < half; i++) {
-        double f = rope_frequency(&m->config.rope, i, m->config.head_dim);
-        for (int64_t p = 0; p < positions; p++) {
-            int64_t at = p * half + i;
-            if (m->real == ACR_DTYPE_F64) {
-                ((double *)m->rope.cos)[at] = cos((double)p * f);
-                ((double *)m->rope.sin)[at] = sin((double)p * f);
-            } else {
-                double angle = (double)((float)p * (float)f);
-                ((float *)m->rope.cos)[at] = (float)cos(angle);
-                ((float *)m->rope.sin)[at] = (float)sin(angle);
-            }
-        }
-    }
+    acr_rope_fill(&m->rope, &m->config.rope, m->real);
     return ACCRUE_OK;
 }
 

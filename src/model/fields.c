@@ -1,0 +1,138 @@
+/* fields.c - fields of a configuration in JSON, and a rotation's. */
+#include "model/model.h"
+
+#include <math.h>
+#include <string.h>
+
+const char *acr_json_type_name(const json_t *v)
+{
+    static const char *const names[] = {"an object", "an array", "a string", "an integer",
+                                        "a real",    "true",     "false",    "null"};
+
+    return v ? names[json_typeof(v)] : "missing";
+}
+
+void acr_field_refuse(acr_fields *r, const char *key, const json_t *got, const char *expected)
+{
+    if (!r->status)
+        r->status = acr_fail(r->err, ACCRUE_EFORMAT, "%s: \"%s\" is %s, %s expected", r->name, key,
+                             acr_json_type_name(got), expected);
+}
+
+bool acr_absent(const json_t *v)
+{
+    return !v || json_is_null(v);
+}
+
+int64_t acr_field_int(acr_fields *r, const char *key, int64_t fallback, int64_t low, int64_t high)
+{
+    const json_t *v = json_object_get(r->object, key);
+    int64_t x = fallback;
+
+    if (acr_absent(v) && fallback >= low)
+        return fallback;
+    if (!json_is_integer(v)) {
+        acr_field_refuse(r, key, v, "an integer");
+        return low;
+    }
+    x = json_integer_value(v);
+    if ((x < low || x > high) && !r->status)
+        r->status = acr_fail(r->err, ACCRUE_EMISMATCH, "%s: \"%s\" is %lld, %lld to %lld expected",
+                             r->name, key, (long long)x, (long long)low, (long long)high);
+    return x < low || x > high ? low : x;
+}
+
+double acr_field_real(acr_fields *r, const char *key, double fallback)
+{
+    const json_t *v = json_object_get(r->object, key);
+
+    if (acr_absent(v) && !isnan(fallback))
+        return fallback;
+    if (!json_is_number(v)) {
+        acr_field_refuse(r, key, v, "a number");
+        return 1;
+    }
+    return json_number_value(v);
+}
+
+bool acr_field_bool(acr_fields *r, const char *key, bool fallback)
+{
+    const json_t *v = json_object_get(r->object, key);
+
+    if (acr_absent(v))
+        return fallback;
+    if (!json_is_boolean(v))
+        acr_field_refuse(r, key, v, "true or false");
+    return json_is_true(v);
+}
+
+const char *acr_field_string(acr_fields *r, const char *key, const char *fallback)
+{
+    const json_t *v = json_object_get(r->object, key);
+
+    if (acr_absent(v) && fallback)
+        return fallback;
+    if (!json_is_string(v)) {
+        acr_field_refuse(r, key, v, "a string");
+        return "";
+    }
+    return json_string_value(v);
+}
+
+/* Refuses a value that would change the arithmetic. */
+void acr_field_require(acr_fields *r, bool ok, const char *key, const char *value,
+                       const char *supported)
+{
+    if (!ok && !r->status)
+        r->status = acr_fail(r->err, ACCRUE_ENOTSUP, "%s: \"%s\" is %s; supported: %s", r->name,
+                             key, value, supported);
+}
+
+/* "rope_parameters" (transformers 5) or "rope_theta" and "rope_scaling" (before). */
+void acr_field_rope(acr_fields *r, acr_rope_config *out)
+{
+    const json_t *parameters = json_object_get(r->object, "rope_parameters");
+    const json_t *scaling =
+        acr_absent(parameters) ? json_object_get(r->object, "rope_scaling") : parameters;
+    acr_fields s = {.object = scaling, .name = r->name, .err = r->err, .status = r->status};
+    const char *type = "default";
+
+    if (!acr_absent(scaling) && !json_is_object(scaling)) {
+        acr_field_refuse(r, scaling == parameters ? "rope_parameters" : "rope_scaling", scaling,
+                         "an object");
+        return;
+    }
+    acr_field_require(&s,
+                      !json_is_object(json_object_get(scaling, "full_attention")) &&
+                          !json_is_object(json_object_get(scaling, "sliding_attention")),
+                      "rope_parameters", "given per layer type", "one for all layers");
+    if (acr_absent(parameters))
+        s.object = r->object;
+    out->theta = acr_field_real(&s, "rope_theta", 10000.0);
+    s.object = scaling;
+    if (!acr_absent(scaling)) {
+        type = acr_field_string(&s, "rope_type", acr_field_string(&s, "type", "default"));
+        out->llama3 = strcmp(type, "llama3") == 0;
+        acr_field_require(&s, out->llama3 || strcmp(type, "default") == 0, "rope_type", type,
+                          "default, llama3");
+        acr_field_require(&s, acr_field_real(&s, "partial_rotary_factor", 1.0) == 1.0,
+                          "partial_rotary_factor", "not 1", "1");
+        acr_field_require(&s, acr_absent(json_object_get(scaling, "mrope_section")),
+                          "mrope_section", "set", "none");
+    }
+    if (out->llama3 && !s.status) {
+        out->factor = acr_field_real(&s, "factor", (double)NAN);
+        out->low_freq_factor = acr_field_real(&s, "low_freq_factor", (double)NAN);
+        out->high_freq_factor = acr_field_real(&s, "high_freq_factor", (double)NAN);
+        out->original_max_position =
+            acr_field_real(&s, "original_max_position_embeddings", (double)NAN);
+        acr_field_require(&s,
+                          out->factor > 0 && out->low_freq_factor > 0 &&
+                              out->high_freq_factor > out->low_freq_factor &&
+                              out->original_max_position > 0,
+                          "rope_parameters", "not a llama3 scaling",
+                          "factor > 0, 0 < low_freq_factor < high_freq_factor");
+    }
+    acr_field_require(&s, out->theta > 0, "rope_theta", "not positive", "positive");
+    r->status = s.status;
+}
