@@ -622,7 +622,7 @@ typedef struct accrue_generate_options {
     int64_t max_new_tokens;    /* of an answer; default 512 */
     double temperature, top_p; /* NaN: what generation_config.json says, else 1; temperature 0:
                                   always the likeliest token */
-    uint64_t seed;             /* default 0 */
+    uint64_t seed;             /* default 42 */
     int batch_size;            /* conversations that are answered at a time; default 16 */
     accrue_dtype compute;      /* default BF16 */
     int64_t limit;             /* lines of `data` at most; 0: all */

@@ -75,6 +75,20 @@ static const struct {
      "computed in one piece.",
      "The other flags of accrue train are accepted and change nothing here.\n"
      "Exit status: 0 equal within the bound; 1 not; 2 bad input: a flag, a value or a file."},
+    {FOR_GENERATE, "generate", " DATA.jsonl",
+     "Answer the conversations of a data set anew with the verifier: drafts are trained on what it "
+     "says. Every user turn is answered, with the answers before it in view.",
+     "A line of DATA has 'messages' or 'conversations' (role and content, or from and value), or a "
+     "'prompt'. The same command goes on where it was stopped, and ends with the same file.\n"
+     "Exit status: 0 done; 1 failed while running; 2 bad input: a flag, a value or a file; 130 "
+     "stopped by SIGINT."},
+    {FOR_EXTRACT, "extract", "",
+     "Make the hidden states of the verifier for the rows of a data set, as files that accrue "
+     "train "
+     "and speculators train read. Files that are there and whole are kept; the same command goes "
+     "on where it was stopped.",
+     "Exit status: 0 done; 1 failed while running; 2 bad input: a flag, a value or a file, or a "
+     "disk without room for all; 130 stopped by SIGINT."},
     {FOR_CHECK, "check", " DATA",
      "Read a data set, its hidden states and vocabulary maps whole and show every fault: "
      "everything that accrue train would stop at or leave out. Sizes that no flag gives are "
@@ -146,7 +160,7 @@ void flags_help(FILE *out, unsigned command)
     defaults_of(&o, command);
     fprintf(out, "Usage: accrue %s [FLAG...]%s\n", commands[c].name, commands[c].usage);
     put_text(out, 0, commands[c].does);
-    if (command & (FOR_INSPECT | FOR_CHECK | FOR_PLOT))
+    if (!(command & (FOR_TRAIN | FOR_VERIFY)))
         fputc('\n', out);
     for (int i = 0; i < n; i++) {
         if (!(flags[i].commands & command))
@@ -181,6 +195,19 @@ static void roff(FILE *out, const char *s)
     }
 }
 
+/* "Of plot, check." */
+static void man_commands(FILE *out, unsigned set)
+{
+    const char *before = "Of ";
+
+    for (size_t c = 0; c < sizeof commands / sizeof commands[0]; c++)
+        if (commands[c].command & set) {
+            fprintf(out, "%s%s", before, commands[c].name);
+            before = ", ";
+        }
+    fputs(".\n", out);
+}
+
 static void man_flag(FILE *out, const flag *f, const cli_options *o)
 {
     char arg[200], value[300];
@@ -204,10 +231,8 @@ static void man_flag(FILE *out, const flag *f, const cli_options *o)
     roff(out, f->help);
     roff(out, value);
     fputs(".\n", out);
-    if (f->commands == FOR_PLOT)
-        fputs("Plot only.\n", out);
-    else if (!(f->commands & FOR_TRAIN))
-        fputs("Verify, check and inspect only.\n", out);
+    if (!(f->commands & FOR_TRAIN))
+        man_commands(out, f->commands);
     else if (!(f->commands & FOR_VERIFY) && f->role == ROLE_USED)
         fputs("Training only.\n", out);
 }
@@ -228,6 +253,10 @@ void flags_man(FILE *out)
             "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue verify\n\\-\\-verifier\\-name\\-or\\-path \\fIDIR\\fP \\-\\-data\\-path "
             "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
+            ".B accrue generate\n\\fIDATA.jsonl\\fP \\-\\-verifier\\-name\\-or\\-path \\fIDIR\\fP "
+            "\\-\\-output \\fIFILE\\fP [\\fIFLAG\\fP...]\n.br\n"
+            ".B accrue extract\n\\-\\-verifier\\-name\\-or\\-path \\fIDIR\\fP \\-\\-data\\-path "
+            "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue check\n\\fIDATA\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue inspect\n\\fIDIR\\fP [\\-\\-json]\n.br\n"
             ".B accrue plot\n\\fIDIR\\fP... [\\-\\-out \\fIFILE\\fP]\n"
@@ -238,6 +267,9 @@ void flags_man(FILE *out)
             "\\fBaccrue verify\\fP compares one accumulated window of your data, and the update "
             "that it makes, with a reference computed in one piece; in float64 unless "
             "\\-\\-hidden\\-states\\-dtype says otherwise.\n.PP\n"
+            "\\fBaccrue generate\\fP has the verifier answer every user turn of a file of "
+            "conversations, batched and from a seed, and \\fBaccrue extract\\fP makes its hidden "
+            "states for the rows of a data set; both go on where they were stopped.\n.PP\n"
             "\\fBaccrue check\\fP reads a data set, its hidden states and vocabulary maps whole "
             "and shows every fault, as a table or with \\-\\-json. It takes "
             "\\-\\-hidden\\-states\\-path, \\-\\-verifier\\-name\\-or\\-path, "

@@ -27,6 +27,7 @@ void flags_init(cli_options *o)
 {
     memset(o, 0, sizeof *o);
     accrue_train_options_init(&o->train, sizeof o->train);
+    accrue_generate_options_init(&o->generate, sizeof o->generate);
     o->log_freq = 1;
     o->grace = 20;
     o->log_dir = "./logs";
@@ -110,11 +111,11 @@ const char *nearest_name(const char *word, const char *(*candidate)(int i, void 
 /* Train and verify take each other's flags, so that a command line can be used for both. */
 static bool belongs(const parser *p, const flag *f)
 {
-    if (p->command & (FOR_INSPECT | FOR_CHECK | FOR_PLOT))
-        return f->commands & p->command;
     if (p->command == FOR_TRAIN)
         return !f->commands || f->commands & FOR_TRAIN;
-    return f->commands != FOR_PLOT;
+    if (p->command == FOR_VERIFY)
+        return !f->commands || f->commands & (FOR_TRAIN | FOR_VERIFY);
+    return f->commands & p->command;
 }
 
 /* The flags' names, then what others call them. */
@@ -241,9 +242,9 @@ static int take_argument(parser *p)
     if (strcmp(arg, "-h") == 0)
         arg = "--help";
     if (strncmp(arg, "--", 2) != 0 || !arg[2]) {
-        int room = p->command == FOR_PLOT                   ? MAX_DIRS
-                   : p->command & (FOR_INSPECT | FOR_CHECK) ? 1
-                                                            : 0;
+        int room = p->command == FOR_PLOT                                  ? MAX_DIRS
+                   : p->command & (FOR_INSPECT | FOR_CHECK | FOR_GENERATE) ? 1
+                                                                           : 0;
         if (arg[0] != '-' && p->o->n_dirs < room) {
             p->o->dirs[p->o->n_dirs++] = arg;
             return 0;

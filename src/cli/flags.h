@@ -25,7 +25,8 @@ typedef struct cli_options {
     const char *logger, *log_dir, *run_name;
     const char *out, *title; /* of accrue plot */
     int64_t smooth;
-    const char *dirs[MAX_DIRS]; /* inspect DIR, check DATA, plot DIR... */
+    accrue_generate_options generate; /* less what is in `train` and `dirs` */
+    const char *dirs[MAX_DIRS];       /* inspect DIR, check DATA, plot DIR..., generate DATA */
     int n_dirs;
     int target_layer_ids[MAX_LIST], full_attention_indices[MAX_LIST];
     flag_origin origin[MAX_FLAGS]; /* by index into the table */
@@ -89,6 +90,7 @@ typedef struct flag {
     const char *expects; /* FLAG_STRING: where '' is not unset but refused, "a file" */
     const char *unset;   /* how the help words a default that is not a value */
     const char *also;    /* what others call it: a hint for "did you mean", not accepted */
+    const char *instead; /* a line's end that says what to do where a choice is not supported */
     const char *section; /* FLAG_GROUP: of the keys below it, "" the stage itself, NULL no keys */
     const char *help;
 } flag;

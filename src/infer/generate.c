@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_BATCH = 1024, MAX_TOKENS = 1 << 24 };
+enum { MAX_BATCH = 1024, MAX_TOKENS = 1 << 24, MAX_POSITIONS = 1 << 20 };
 
 /* A conversation that is being answered. */
 typedef struct talk {
@@ -49,6 +49,7 @@ void accrue_generate_options_init(accrue_generate_options *opt, size_t struct_si
                                        .max_new_tokens = 512,
                                        .temperature = (double)NAN,
                                        .top_p = (double)NAN,
+                                       .seed = 42,
                                        .batch_size = 16,
                                        .compute = ACCRUE_BF16};
 
@@ -91,9 +92,9 @@ cleanup:
 /* Settings --------------------------------------------------------------------------------- */
 
 /* What is not given is what the model's maker recommends. */
-static double number_or(double given, const json_t *generation, const char *key)
+static double number_or(double given, const json_t *said, const char *key)
 {
-    const json_t *v = json_object_get(generation, key);
+    const json_t *v = json_object_get(said, key);
 
     if (!isnan(given))
         return given;
@@ -156,6 +157,17 @@ cleanup:
     acr_free(row);
     acr_free(config);
     return st;
+}
+
+/* As far as the model was made for. */
+static void set_positions(generation *g)
+{
+    const json_t *config = acr_verifier_config(acr_pretrained_config(g->pretrained));
+    const json_t *most = json_object_get(config, "max_position_embeddings");
+
+    g->positions = json_is_integer(most) ? json_integer_value(most) : 4096;
+    g->positions = g->positions < MAX_POSITIONS ? g->positions : MAX_POSITIONS;
+    g->positions = g->positions > 1 ? g->positions : 1;
 }
 
 static const char *dtype_name(accrue_dtype t)
@@ -479,6 +491,7 @@ static accrue_status open_all(generation *g, accrue_error *err)
     ACR_TRY(acr_pretrained_open(&g->pretrained, o->verifier, err));
     ACR_TRY(set_sampling(g, err));
     ACR_TRY(set_settings(g, err));
+    set_positions(g);
     acr_pretrained_close(g->pretrained);
     g->pretrained = NULL;
     ACR_TRY(acr_answer_file_open(&g->file, o->output, g->settings, g->lines.n, err));
@@ -488,17 +501,6 @@ static accrue_status open_all(generation *g, accrue_error *err)
         return acr_enomem(err, (size_t)o->batch_size * sizeof *g->talks, "the conversations");
     for (int i = 0; i < o->batch_size; i++)
         g->talks[i].row = -1;
-
-cleanup:
-    return st;
-}
-
-/* Positions as far as the model was made for. */
-static accrue_status open_verifier(generation *g, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-
-    ACR_TRY(acr_verifier_open(&g->verifier, g->opt->verifier, g->opt->compute, g->positions, err));
 
 cleanup:
     return st;
@@ -518,7 +520,7 @@ accrue_status accrue_generate(accrue_generate_report *out, const accrue_generate
     ACR_TRY(tell(&g, err));
     if (g.next_row == out->rows)
         goto cleanup;
-    ACR_TRY(open_verifier(&g, err));
+    ACR_TRY(acr_verifier_open(&g.verifier, opt->verifier, opt->compute, g.positions, err));
     q.end = g.chat.end;
     g.started = acr_seconds(); /* for the rate of what is made from here on */
     ACR_TRY(acr_answer_all(g.verifier, opt->compute, &g.sampling, opt->batch_size, g.positions, &q,

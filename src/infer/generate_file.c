@@ -63,7 +63,8 @@ cleanup:
     return st;
 }
 
-/* A file of answers has settings beside it; an empty one may have been begun before them. */
+/* Answers have settings beside them, which were there before the first; without, the file is
+ * somebody else's. */
 static accrue_status check_settings(const acr_answer_file *f, const json_t *settings,
                                     accrue_error *err)
 {
@@ -73,15 +74,14 @@ static accrue_status check_settings(const acr_answer_file *f, const json_t *sett
 
     if (!path)
         return acr_enomem(err, strlen(f->path), "a path");
-    if (acr_exists(path)) {
+    if (acr_exists(path))
         ACR_TRY(acr_json_load(&before, path, MAX_SETTINGS, err));
-        if (f->bytes || !json_is_object(before))
-            ACR_TRY(compare(before, settings, f->path, path, err));
-    } else if (f->bytes) {
+    if (!before && f->found)
         st = acr_fail(err, ACCRUE_EMISMATCH,
                       "%s: %lld bytes are there already, and no %s that says how they were made",
-                      f->path, (long long)f->bytes, path);
-    }
+                      f->path, (long long)f->found, path);
+    else if (before && f->bytes)
+        st = compare(before, settings, f->path, path, err);
     if (!st && !(before && json_equal(before, settings)))
         st = write_settings(path, settings, err);
 
@@ -93,35 +93,8 @@ cleanup:
 
 /* Lines ------------------------------------------------------------------------------------ */
 
-static accrue_status not_ours(const acr_answer_file *f, const char *why, accrue_error *err)
-{
-    return acr_fail(err, ACCRUE_EFORMAT, "%s: its last whole line %s", f->path, why);
-}
-
-/* The row of the last line tells how many are done. */
-static accrue_status read_last(acr_answer_file *f, const uint8_t *data, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    const int64_t end = f->bytes - 1; /* the line's own '\n' */
-    const uint8_t *before = end > 0 ? memrchr(data, '\n', (size_t)end) : NULL;
-    const int64_t begin = before ? before - data + 1 : 0;
-    json_error_t e;
-    json_t *line = json_loadb((const char *)data + begin, (size_t)(end - begin), 0, &e);
-    const json_t *idx = json_object_get(json_object_get(line, "metadata"), "idx");
-
-    if (!line)
-        st = not_ours(f, "is no JSON object", err);
-    else if (!json_is_integer(idx) || json_integer_value(idx) < 0 ||
-             json_integer_value(idx) >= f->rows)
-        st = not_ours(f, "has no metadata.idx that is a row of --data", err);
-    else
-        f->next = json_integer_value(idx) + 1;
-    json_decref(line);
-    return st;
-}
-
 /* Where whole lines end; what is behind them was cut short. */
-static accrue_status read_lines(acr_answer_file *f, accrue_error *err)
+static accrue_status find_lines(acr_answer_file *f, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     acr_map map = {0};
@@ -130,12 +103,39 @@ static accrue_status read_lines(acr_answer_file *f, accrue_error *err)
     ACR_TRY(acr_map_open(&map, f->path, err));
     last = map.bytes ? memrchr(map.data, '\n', map.bytes) : NULL;
     f->bytes = last ? last - map.data + 1 : 0;
-    if (map.bytes && !f->bytes && map.data[0] != '{')
-        st = acr_fail(err, ACCRUE_EFORMAT, "%s: is there already and holds no answers", f->path);
-    else if (f->bytes)
-        st = read_last(f, map.data, err);
+    f->found = (int64_t)map.bytes;
 
 cleanup:
+    acr_map_close(&map);
+    return st;
+}
+
+/* The row of the last whole line tells how many are done. */
+static accrue_status read_last(acr_answer_file *f, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    acr_map map = {0};
+    json_t *line = NULL;
+    const json_t *idx = NULL;
+    const char *begin = NULL, *end = NULL;
+
+    if (!f->bytes)
+        return ACCRUE_OK;
+    ACR_TRY(acr_map_open(&map, f->path, err));
+    end = (const char *)map.data + f->bytes - 1;
+    begin = memrchr(map.data, '\n', (size_t)f->bytes - 1);
+    begin = begin ? begin + 1 : (const char *)map.data;
+    line = json_loadb(begin, (size_t)(end - begin), 0, NULL);
+    idx = json_object_get(json_object_get(line, "metadata"), "idx");
+    if (!json_is_integer(idx) || json_integer_value(idx) < 0 || json_integer_value(idx) >= f->rows)
+        st = acr_fail(err, ACCRUE_EFORMAT,
+                      "%s: its last line has no metadata.idx below %lld, the rows of the data",
+                      f->path, (long long)f->rows);
+    else
+        f->next = json_integer_value(idx) + 1;
+
+cleanup:
+    json_decref(line);
     acr_map_close(&map);
     return st;
 }
@@ -158,8 +158,9 @@ accrue_status acr_answer_file_open(acr_answer_file *f, const char *path, const j
         return acr_fail(err, ACCRUE_EIO, "%s: not a regular file", path);
     if (flock(f->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         return acr_fail(err, ACCRUE_EIO, "%s: another call is writing it", path);
-    ACR_TRY(read_lines(f, err));
+    ACR_TRY(find_lines(f, err));
     ACR_TRY(check_settings(f, settings, err));
+    ACR_TRY(read_last(f, err));
     if (ftruncate(f->fd, (off_t)f->bytes) != 0)
         st = acr_fail_errno(err, errno, "cannot cut off what is behind the last line of", path);
 

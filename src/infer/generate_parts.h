@@ -9,6 +9,7 @@ typedef struct acr_answer_file {
     const char *path; /* borrowed */
     int fd;           /* locked */
     int64_t bytes;    /* of whole lines */
+    int64_t found;    /* bytes that were there */
     int64_t next;     /* row: those before it are done */
     int64_t rows;     /* of the data */
     char **waiting;   /* [rows] lines that are finished before an earlier one; "": no line */
