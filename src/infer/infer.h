@@ -40,6 +40,7 @@ accrue_status acr_cache_create(acr_cache **out, const acr_verifier *v, int64_t c
                                accrue_error *err);
 void acr_cache_free(acr_cache *c);
 int64_t acr_cache_tokens(const acr_cache *c);
+size_t acr_cache_bytes(const acr_cache *c);
 void acr_cache_cut(acr_cache *c, int64_t tokens); /* keeps the first so many */
 
 /* The next n tokens of one sequence. */

@@ -72,6 +72,11 @@ int64_t acr_cache_tokens(const acr_cache *c)
     return c->tokens;
 }
 
+size_t acr_cache_bytes(const acr_cache *c)
+{
+    return (size_t)c->layer_stride * (size_t)c->v->shape.n_layers * c->v->be->real_bytes;
+}
+
 void acr_cache_cut(acr_cache *c, int64_t tokens)
 {
     if (tokens < c->tokens)
