@@ -665,8 +665,7 @@ typedef struct accrue_prepare_options {
     int64_t minimum_valid_tokens; /* rows with fewer supervised tokens are left out */
     uint64_t seed;                /* of the order */
     int64_t draft_vocab_size;     /* 0: no vocabulary maps are written */
-    bool skip_token_freq;         /* no token_freq.pt either */
-    const char *token_freq_path;  /* NULL: output/token_freq.pt */
+    bool skip_token_freq;         /* write no token_freq.pt */
     bool overwrite;               /* replace a data set that is there */
     bool allow_empty_output;
     accrue_policy on_bad; /* a faulty line: RAISE, or SKIP */

@@ -22,6 +22,7 @@ int cmd_plot(int argc, char **argv);
 int cmd_check(int argc, char **argv);
 int cmd_generate(int argc, char **argv);
 int cmd_extract(int argc, char **argv);
+int cmd_prepare(int argc, char **argv);
 
 /* Messages -------------------------------------------------------------------------------- */
 

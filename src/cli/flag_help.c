@@ -60,6 +60,8 @@ static void defaults_of(cli_options *o, unsigned command)
     flags_init(o);
     if (command == FOR_VERIFY)
         o->train.compute = ACCRUE_F64;
+    if (command == FOR_PREPARE)
+        o->train.seed = o->prepare.seed;
 }
 
 static const struct {
@@ -75,6 +77,15 @@ static const struct {
      "computed in one piece.",
      "The other flags of accrue train are accepted and change nothing here.\n"
      "Exit status: 0 equal within the bound; 1 not; 2 bad input: a flag, a value or a file."},
+    {FOR_PREPARE, "prepare", " FILE.jsonl...",
+     "Make the data set that accrue train and speculators train read out of conversations, texts, "
+     "or rows of tokens, one on a line. Ids, masks and order are those of speculators "
+     "prepare-data.",
+     "A line is an object with 'conversations' or 'messages' (role and content, or from and "
+     "value), 'prompt' with 'completion' or 'response', 'text', or 'input_ids' with 'loss_mask'. "
+     "Each answer of a conversation becomes a row.\n"
+     "Exit status: 0 done, or there already; 1 failed while running; 2 bad input: a flag, a value "
+     "or a file."},
     {FOR_GENERATE, "generate", " DATA.jsonl",
      "Answer the conversations of a data set anew with the verifier: drafts are trained on what it "
      "says. Every user turn is answered, with the answers before it in view.",
@@ -195,7 +206,7 @@ static void roff(FILE *out, const char *s)
     }
 }
 
-/* "Of plot, check." */
+/* "Of plot, eval." */
 static void man_commands(FILE *out, unsigned set)
 {
     const char *before = "Of ";
@@ -258,6 +269,8 @@ void flags_man(FILE *out)
             ".B accrue extract\n\\-\\-verifier\\-name\\-or\\-path \\fIDIR\\fP \\-\\-data\\-path "
             "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue check\n\\fIDATA\\fP [\\fIFLAG\\fP...]\n.br\n"
+            ".B accrue prepare\n\\fIFILE\\fP... \\-\\-verifier\\-name\\-or\\-path "
+            "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue inspect\n\\fIDIR\\fP [\\-\\-json]\n.br\n"
             ".B accrue plot\n\\fIDIR\\fP... [\\-\\-out \\fIFILE\\fP]\n"
             ".SH DESCRIPTION\n"
@@ -275,6 +288,9 @@ void flags_man(FILE *out)
             "\\-\\-hidden\\-states\\-path, \\-\\-verifier\\-name\\-or\\-path, "
             "\\-\\-draft\\-vocab\\-size, \\-\\-d2t\\-path, \\-\\-t2d\\-path, "
             "\\-\\-target\\-layer\\-ids, \\-\\-lock\\-timeout and \\-\\-threads.\n.PP\n"
+            "\\fBaccrue prepare\\fP makes a data set out of conversations, texts or rows of "
+            "tokens, with the ids, masks and order of \\fBspeculators prepare\\-data\\fP; its "
+            "seed is 0 unless given.\n.PP\n"
             "\\fBaccrue inspect\\fP shows what a data set, checkpoint or verifier folder "
             "contains.\n.PP\n"
             "\\fBaccrue plot\\fP draws training runs over each other, from their metrics.jsonl or "

@@ -31,6 +31,7 @@ void flags_init(cli_options *o)
     o->log_freq = 1;
     o->grace = 20;
     o->log_dir = "./logs";
+    accrue_prepare_options_init(&o->prepare, sizeof o->prepare);
 }
 
 /* Nearest name ---------------------------------------------------------------------------- */
@@ -242,16 +243,16 @@ static int take_argument(parser *p)
     if (strcmp(arg, "-h") == 0)
         arg = "--help";
     if (strncmp(arg, "--", 2) != 0 || !arg[2]) {
-        int room = p->command == FOR_PLOT                                  ? MAX_DIRS
+        int room = p->command & (FOR_PLOT | FOR_PREPARE)                   ? MAX_DIRS
                    : p->command & (FOR_INSPECT | FOR_CHECK | FOR_GENERATE) ? 1
                                                                            : 0;
         if (arg[0] != '-' && p->o->n_dirs < room) {
             p->o->dirs[p->o->n_dirs++] = arg;
             return 0;
         }
-        if (arg[0] != '-' && p->command == FOR_PLOT)
-            return cli_fail(EXIT_BAD_INPUT, "plot: %s is one too many, at most %d runs expected",
-                            arg, room);
+        if (arg[0] != '-' && room > 1)
+            return cli_fail(EXIT_BAD_INPUT, "%s: %s is one too many, at most %d %s expected",
+                            p->argv[0], arg, room, p->command == FOR_PLOT ? "runs" : "files");
         return cli_fail(EXIT_BAD_INPUT, "unexpected argument '%s'; see accrue %s --help", arg,
                         p->argv[0]);
     }

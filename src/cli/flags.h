@@ -25,8 +25,10 @@ typedef struct cli_options {
     const char *logger, *log_dir, *run_name;
     const char *out, *title; /* of accrue plot */
     int64_t smooth;
-    accrue_generate_options generate; /* less what is in `train` and `dirs` */
-    const char *dirs[MAX_DIRS];       /* inspect DIR, check DATA, plot DIR..., generate DATA */
+    accrue_prepare_options prepare;   /* less what is in `train` and `dirs` */
+    accrue_generate_options generate; /* the same; `output` is prepare's */
+    const char *dirs[MAX_DIRS]; /* inspect DIR, check DATA, plot DIR..., prepare FILE..., generate
+                                   FILE */
     int n_dirs;
     int target_layer_ids[MAX_LIST], full_attention_indices[MAX_LIST];
     flag_origin origin[MAX_FLAGS]; /* by index into the table */

@@ -35,6 +35,7 @@ static const struct command {
     {"verify", cmd_verify, FOR_VERIFY, "prove gradient accumulation on your own data"},
     {"generate", cmd_generate, FOR_GENERATE, "have the verifier answer a data set's prompts"},
     {"extract", cmd_extract, FOR_EXTRACT, "make the verifier's hidden states for a data set"},
+    {"prepare", cmd_prepare, FOR_PREPARE, "make a data set of conversations, texts or tokens"},
     {"check", cmd_check, FOR_CHECK, "read a data set whole and show every fault"},
     {"inspect", cmd_inspect, FOR_INSPECT, "show what a data set, checkpoint or verifier contains"},
     {"plot", cmd_plot, FOR_PLOT, "draw training runs over each other"},

@@ -124,8 +124,8 @@ static accrue_status take_text(const work *w, const json_t *text, accrue_error *
     if (!m->tokenizer)
         return need_tokenizer(m, err);
     r->ids.n = r->mask.n = 0;
-    if (m->chat && m->chat->bos >= 0)
-        ACR_TRY(acr_ids_add(&r->ids, m->chat->bos, err));
+    if (acr_tokenizer_bos(m->tokenizer) >= 0)
+        ACR_TRY(acr_ids_add(&r->ids, acr_tokenizer_bos(m->tokenizer), err));
     ACR_TRY(acr_tokenizer_encode(&r->ids, m->tokenizer, json_string_value(text),
                                  json_string_length(text), false, err));
     for (int64_t i = 0; i < r->ids.n; i++)

@@ -1,8 +1,7 @@
 /* order.c - numpy's permutations: SeedSequence and PCG64 (O'Neill 2014, XSL-RR of 128 bits), with
- * bounded draws after Lemire 2019, so that rows come in the peer's order. */
+ * draws that are rejected above their bound, so that rows come in the peer's order. */
 #include "convert/prepare_parts.h"
 
-#include <string.h>
 
 __extension__ typedef unsigned __int128 wide;
 
@@ -95,25 +94,17 @@ static uint32_t draw32(generator *g)
     return (uint32_t)x;
 }
 
-/* In [0, last]; last below 2^32 - 1 takes draws of 32 bits. */
+/* In [0, last]: draws are cut to as many bits as `last` has, until one is not above it. */
 static uint64_t draw_below(generator *g, uint64_t last)
 {
-    if (last == 0)
-        return 0;
-    if (last < UINT32_MAX) {
-        const uint32_t n = (uint32_t)last + 1, least = (uint32_t)(UINT32_MAX - last) % n;
-        uint64_t m = (uint64_t)draw32(g) * n;
-        while ((uint32_t)m < least)
-            m = (uint64_t)draw32(g) * n;
-        return m >> 32;
-    }
-    if (last == UINT32_MAX)
-        return draw32(g);
-    const uint64_t n = last + 1, least = (UINT64_MAX - last) % n;
-    wide m = (wide)draw64(g) * n;
-    while ((uint64_t)m < least)
-        m = (wide)draw64(g) * n;
-    return (uint64_t)(m >> 64);
+    uint64_t mask = last, x = 0;
+
+    for (unsigned k = 1; k < 64; k *= 2)
+        mask |= mask >> k;
+    do
+        x = (last <= UINT32_MAX ? draw32(g) : draw64(g)) & mask;
+    while (x > last);
+    return x;
 }
 
 accrue_status acr_numpy_permutation(int64_t **out, uint64_t seed, int64_t n, accrue_error *err)

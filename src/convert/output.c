@@ -15,7 +15,7 @@
 static bool is_ours(const char *name)
 {
     static const char *const names[] = {"data-*-of-*.arrow", "dataset_info.json",   "state.json",
-                                        "token_freq.pt*",    "d2t-*.npy",           "t2d-*.npy",
+                                        "token_freq.pt",     "d2t-*.npy",           "t2d-*.npy",
                                         "prepare.json",      "skipped_lines.jsonl", "rows.tmp"};
 
     for (int i = 0; i < ACR_COUNT(names); i++)
@@ -204,7 +204,6 @@ accrue_status acr_token_freq_write(const char *path, const int64_t *counts, int6
     static const uint8_t tail[] = {'u', '.', 0x80, 2, ']', '.'};
     accrue_status st = ACCRUE_OK;
     uint8_t *bytes = NULL;
-    char *temporary = NULL;
     size_t room = sizeof head + sizeof tail, n = 0;
 
     for (int64_t id = 0; id < vocab_size; id++)
@@ -220,20 +219,10 @@ accrue_status acr_token_freq_write(const char *path, const int64_t *counts, int6
             n += put_number(bytes + n, counts[id]);
         }
     memcpy(bytes + n, tail, sizeof tail);
-    temporary = acr_sprintf("%s.tmp-%ld", path, (long)getpid());
-    if (!temporary) {
-        st = acr_enomem(err, strlen(path), "a path");
-        goto cleanup;
-    }
-    ACR_TRY(acr_write_file(temporary, bytes, n + sizeof tail, err));
-    ACR_TRY(acr_sync(temporary, err));
-    if (rename(temporary, path) != 0)
-        st = acr_fail_errno(err, errno, "cannot rename a file to this name", path);
+    ACR_TRY(acr_write_file(path, bytes, n + sizeof tail, err));
+    ACR_TRY(acr_sync(path, err));
 
 cleanup:
-    if (st && temporary)
-        unlink(temporary);
-    acr_free(temporary);
     acr_free(bytes);
     return st;
 }

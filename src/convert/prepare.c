@@ -46,9 +46,6 @@ static accrue_status check_options(const accrue_prepare_options *o, accrue_error
                         (long long)o->draft_vocab_size);
     if (o->on_bad != ACCRUE_POLICY_RAISE && o->on_bad != ACCRUE_POLICY_SKIP)
         return acr_fail(err, ACCRUE_EINVAL, "on_bad: %d, RAISE or SKIP expected", (int)o->on_bad);
-    if (o->token_freq_path && o->skip_token_freq)
-        return acr_fail(err, ACCRUE_EINVAL, "token_freq_path: %s, but skip_token_freq is set",
-                        o->token_freq_path);
     return ACCRUE_OK;
 }
 

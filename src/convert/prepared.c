@@ -57,9 +57,9 @@ accrue_status acr_prepared_describe(acr_preparation *p, accrue_error *err)
         files, "verifier", verifier, "vocab_size", (json_int_t)p->maker.vocab_size, "seq_length",
         (json_int_t)o->seq_length, "max_samples", (json_int_t)o->max_samples,
         "minimum_valid_tokens", (json_int_t)o->minimum_valid_tokens, "seed", (json_int_t)o->seed,
-        "draft_vocab_size", (json_int_t)o->draft_vocab_size, "token_freq",
-        (int)(!o->skip_token_freq && !o->token_freq_path), "skip_bad",
-        (int)(o->on_bad == ACCRUE_POLICY_SKIP), "allow_empty_output", (int)o->allow_empty_output);
+        "draft_vocab_size", (json_int_t)o->draft_vocab_size, "token_freq", (int)!o->skip_token_freq,
+        "skip_bad", (int)(o->on_bad == ACCRUE_POLICY_SKIP), "allow_empty_output",
+        (int)o->allow_empty_output);
     if (!p->made_from || json_array_size(files) != (size_t)o->n_files)
         st = acr_enomem(err, 0, "prepare.json");
 
@@ -204,7 +204,6 @@ static accrue_status write_maps(acr_preparation *p, accrue_error *err)
     accrue_status st = ACCRUE_OK;
     acr_vocab v = {0};
     char *path = acr_sprintf("%s/token_freq.pt", p->folder.temporary);
-    const char *other = p->opt->token_freq_path;
 
     for (int64_t id = 0; id < p->maker.vocab_size; id++)
         p->report->distinct_tokens += p->counts[id] > 0;
@@ -213,7 +212,7 @@ static accrue_status write_maps(acr_preparation *p, accrue_error *err)
         goto cleanup;
     }
     if (!p->opt->skip_token_freq)
-        ACR_TRY(acr_token_freq_write(other ? other : path, p->counts, p->maker.vocab_size, err));
+        ACR_TRY(acr_token_freq_write(path, p->counts, p->maker.vocab_size, err));
     if (p->opt->draft_vocab_size) {
         ACR_TRY(acr_vocab_build(&v, p->counts, p->maker.vocab_size, p->opt->draft_vocab_size, err));
         ACR_TRY(acr_vocab_write(&v, p->folder.temporary, err));

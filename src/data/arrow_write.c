@@ -156,32 +156,42 @@ cleanup:
     return st;
 }
 
-static void set_buffer(struct ArrowArrayView *view, int i, const void *bytes, int64_t n)
+/* An array without nulls whose buffers are where they are; nothing is to be released. */
+static struct ArrowArray borrow(int64_t length, const void **buffers, int64_t n_buffers,
+                                struct ArrowArray **children, int64_t n_children)
 {
-    view->buffer_views[i].data.data = bytes;
-    view->buffer_views[i].size_bytes = n;
+    return (struct ArrowArray){.length = length,
+                               .n_buffers = n_buffers,
+                               .buffers = buffers,
+                               .children = children,
+                               .n_children = n_children};
 }
 
 static accrue_status write_batch(acr_dataset_writer *w, accrue_error *err)
 {
     struct ArrowError e = {{0}};
-    int64_t tokens = w->offsets[w->n];
+    const void *none[1] = {NULL}, *offsets[2] = {NULL, w->offsets},
+               *lengths[2] = {NULL, w->lengths};
+    const void *values[N_LISTS][2] = {{NULL, w->values[INPUT_IDS]}, {NULL, w->values[LOSS_MASK]}};
+    struct ArrowArray root, items[N_LISTS], columns[N_LISTS + 1];
+    struct ArrowArray *item[N_LISTS], *column[N_LISTS + 1];
     int code = 0;
 
     if (w->n == 0)
         return ACCRUE_OK;
-    w->view.length = w->n;
-    for (int i = 0; i <= N_LISTS; i++)
-        w->view.children[i]->length = w->n;
     for (int i = 0; i < N_LISTS; i++) {
-        struct ArrowArrayView *list = w->view.children[i];
-        set_buffer(list, 1, w->offsets, 4 * (w->n + 1));
-        list->children[0]->length = tokens;
-        set_buffer(list->children[0], 1, w->values[i], 8 * tokens);
+        items[i] = borrow(w->offsets[w->n], values[i], 2, NULL, 0);
+        item[i] = &items[i];
+        columns[i] = borrow(w->n, offsets, 2, &item[i], 1);
+        column[i] = &columns[i];
     }
-    set_buffer(w->view.children[N_LISTS], 1, w->lengths, 8 * w->n);
+    columns[N_LISTS] = borrow(w->n, lengths, 2, NULL, 0);
+    column[N_LISTS] = &columns[N_LISTS];
+    root = borrow(w->n, none, 1, column, N_LISTS + 1);
     w->n = 0;
-    code = ArrowIpcWriterWriteArrayView(&w->ipc, &w->view, &e);
+    code = ArrowArrayViewSetArray(&w->view, &root, &e);
+    if (!code)
+        code = ArrowIpcWriterWriteArrayView(&w->ipc, &w->view, &e);
     return code ? arrow_fail(w, code, &e, err) : ACCRUE_OK;
 }
 

@@ -433,6 +433,33 @@ static const json_t *config_template(const json_t *config)
     return NULL;
 }
 
+/* tokenizer_config.json, where it is there.  Its integers are read as reals, because many have a
+ * model_max_length of 10^30. */
+static accrue_status load_config(json_t **out, const char *path, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    acr_map map = {0};
+    json_error_t e;
+
+    if (!acr_exists(path))
+        return ACCRUE_OK;
+    ACR_TRY(acr_map_open(&map, path, err));
+    if (map.bytes > MAX_CONFIG) {
+        st = acr_fail(err, ACCRUE_EFORMAT, "%s: %zu bytes, at most %d expected", path, map.bytes,
+                      MAX_CONFIG);
+        goto cleanup;
+    }
+    *out = json_loadb(map.data ? (const char *)map.data : "", map.bytes,
+                      JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &e);
+    if (!*out)
+        st = acr_fail(err, ACCRUE_EFORMAT, "%s: line %d column %d: %s", path, e.line, e.column,
+                      e.text);
+
+cleanup:
+    acr_map_close(&map);
+    return st;
+}
+
 accrue_status acr_chat_open(acr_chat *out, const char *dir, const acr_tokenizer *t,
                             accrue_error *err)
 {
@@ -449,8 +476,7 @@ accrue_status acr_chat_open(acr_chat *out, const char *dir, const acr_tokenizer 
         st = acr_enomem(err, strlen(dir), "a path");
         goto cleanup;
     }
-    if (acr_exists(config_file))
-        ACR_TRY(acr_json_load(&config, config_file, MAX_CONFIG, err));
+    ACR_TRY(load_config(&config, config_file, err));
     bos = token_text(config, "bos_token");
     template = config_template(config);
     if (acr_exists(file)) {
