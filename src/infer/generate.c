@@ -356,67 +356,6 @@ cleanup:
     return st;
 }
 
-/* Text that a JSON string and a message can hold: NUL becomes U+FFFD. */
-static accrue_status text_of(char **out, const generation *g, const int64_t *ids, int64_t n,
-                             accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    char *text = NULL, *p = NULL;
-    size_t bytes = 0, nuls = 0;
-
-    ACR_TRY(acr_tokenizer_decode(&text, &bytes, g->tokenizer, ids, n, true, err));
-    for (size_t i = 0; i < bytes; i++)
-        nuls += text[i] == '\0';
-    *out = p = acr_malloc(bytes + 2 * nuls + 1);
-    if (!p) {
-        st = acr_enomem(err, bytes, "an answer");
-        goto cleanup;
-    }
-    for (size_t i = 0; i < bytes; i++)
-        if (text[i])
-            *p++ = text[i];
-        else
-            p = (char *)memcpy(p, "\xEF\xBF\xBD", 3) + 3;
-    *p = '\0';
-
-cleanup:
-    acr_free(text);
-    return st;
-}
-
-static void strip_newlines(char *s, bool at_end)
-{
-    size_t n = strlen(s), begin = strspn(s, "\n");
-
-    memmove(s, s + begin, n - begin + 1);
-    for (n -= begin; at_end && n && s[n - 1] == '\n';)
-        s[--n] = '\0';
-}
-
-/* What a model thinks before its answer stands apart, as its chat template has it. */
-static accrue_status split_answer(char **content, char **thoughts, const generation *g,
-                                  const int64_t *ids, int64_t n, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    const acr_chat *c = &g->chat;
-    int64_t from = 0, to = n;
-
-    *content = *thoughts = NULL;
-    if (!c->thinks || n < 1 || ids[0] != c->think)
-        return text_of(content, g, ids, n, err);
-    for (int64_t i = n - 1; i > 0; i--)
-        if (ids[i] == c->think_end)
-            to = i;
-    from = to < n ? to + 1 : n;
-    ACR_TRY(text_of(thoughts, g, ids + 1, to - 1, err));
-    ACR_TRY(text_of(content, g, ids + from, n - from, err));
-    strip_newlines(*thoughts, true);
-    strip_newlines(*content, false);
-
-cleanup:
-    return st;
-}
-
 static accrue_status take(int place, const int64_t *ids, int64_t n, acr_finish why, void *ctx,
                           accrue_error *err)
 {
@@ -429,7 +368,8 @@ static accrue_status take(int place, const int64_t *ids, int64_t n, acr_finish w
         t->at = t->asked.n;
         return ACCRUE_OK;
     }
-    ACR_TRY(split_answer(&t->answers[at], &t->thoughts[at], g, ids, n, err));
+    ACR_TRY(
+        acr_answer_split(&t->answers[at], &t->thoughts[at], &g->chat, g->tokenizer, ids, n, err));
     t->said[at] =
         (acr_message){.role = "assistant", .content = t->answers[at], .reasoning = t->thoughts[at]};
     t->n_said++;

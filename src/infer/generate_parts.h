@@ -23,4 +23,11 @@ accrue_status acr_answer_file_open(acr_answer_file *f, const char *path, const j
 accrue_status acr_answer_file_put(acr_answer_file *f, int64_t row, char *line, accrue_error *err);
 void acr_answer_file_close(acr_answer_file *f);
 
+/* What is said and, of a model that thinks before it answers, what it thought, without the newlines
+ * that its template puts around them; NULL where it did not.  Both are freed with acr_free, after a
+ * failure too. */
+accrue_status acr_answer_split(char **content, char **thoughts, const acr_chat *c,
+                               const acr_tokenizer *t, const int64_t *ids, int64_t n,
+                               accrue_error *err);
+
 #endif

@@ -30,7 +30,25 @@ static const struct {
     {"check", "check: a data set expected; see accrue check --help"},
     {"check a --lr 1", "unknown flag --lr; see accrue check --help"},
     {"check a --d2t-path x", "--d2t-path x needs --t2d-path, which is not given"},
-    {"train --on-missing generate", "--on-missing generate is not supported yet"},
+    {"train --on-missing generate",
+     "--on-missing generate is not supported yet; extract has the verifier here make the states, "
+     "without a server"},
+    {"generate", "generate: a file of conversations expected; see accrue generate --help"},
+    {"generate a b", "unexpected argument 'b'; see accrue generate --help"},
+    {"generate a --output o", "--verifier-name-or-path is missing"},
+    {"generate a --verifier-name-or-path v", "--output is missing"},
+    {"generate a --lr 1", "unknown flag --lr; see accrue generate --help"},
+    {"generate a --max-new-tokens 0",
+     "--max-new-tokens: 0, a whole number of at least 1 and at most 16777216 expected"},
+    {"generate a --temperature -1", "--temperature: -1, a number of at least 0 expected"},
+    {"generate a --top-p 0", "--top-p: 0, a number above 0 and at most 1 expected"},
+    {"generate a --batch-size 0",
+     "--batch-size: 0, a whole number of at least 1 and at most 1024 expected"},
+    {"generate a --limit 0", "--limit: 0, a whole number of at least 1 expected"},
+    {"generate a --dtype f32", "--dtype: 'f32', one of bfloat16, float32, float64 expected"},
+    {"extract", "--verifier-name-or-path is missing"},
+    {"extract stray", "unexpected argument 'stray'; see accrue extract --help"},
+    {"extract --ranks 2", "unknown flag --ranks; see accrue extract --help"},
     {"inspect a b", "unexpected argument 'b'; see accrue inspect --help"},
     {"train", "--verifier-name-or-path is missing"},
     {"train --verifier-name-or-path ''", "--verifier-name-or-path is missing"},
@@ -101,7 +119,9 @@ static const struct {
     {V "--scheduler-warmup-steps 3 --scheduler-warmup-ratio 0.1",
      "--scheduler-warmup-steps 3 and --scheduler-warmup-ratio 0.1 exclude each other: both say "
      "how long the warm-up is"},
-    {V "--on-missing generate", "--on-missing generate is not supported yet"},
+    {V "--on-missing generate",
+     "--on-missing generate is not supported yet; extract has the verifier here make the states, "
+     "without a server"},
     {V "--speculator-type dflash", "--speculator-type dflash is not supported yet"},
     {V "--gradient-accumulation-steps 2 --global-window 8",
      "--gradient-accumulation-steps 2 and --global-window 8 exclude each other: both say how long "
@@ -635,7 +655,8 @@ static void test_help(void **state)
 /* Flags in one column, texts in another, no line too long. */
 static void test_help_layout(void **state)
 {
-    static const char *const commands[] = {"train", "verify", "check", "inspect", "plot"};
+    static const char *const commands[] = {"train", "verify",   "check",  "inspect",
+                                           "plot",  "generate", "extract"};
     char command[40];
 
     (void)state;
