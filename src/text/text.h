@@ -87,7 +87,8 @@ void acr_chat_free(acr_chat *c);
  *
  * The ids are those of transformers' apply_chat_template, with one difference on purpose: a message
  * that spells a control token ("<|im_end|>") has that as text, where transformers would make it
- * the token.  EMISMATCH for a message that the template has another form for (a tool's), or none. */
+ * the token.  EMISMATCH for a message that the template has another form for (a tool's), or
+ * none. */
 accrue_status acr_chat_encode(acr_ids *ids, acr_ids *mask, const acr_chat *c,
                               const acr_tokenizer *t, const acr_message *messages, int n,
                               bool generation_prompt, accrue_error *err);
