@@ -79,6 +79,7 @@ int cmd_generate(int argc, char **argv)
     int bad = 0;
 
     flags_init(&o);
+    o.prepare.output = NULL; /* which has a default of its own */
     bad = flags_parse(&o, FOR_GENERATE, argc, argv);
     if (bad)
         return bad;

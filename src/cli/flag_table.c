@@ -314,7 +314,7 @@ static const flag table[] = {
     GROUP("Prepare", NULL),
     {"output", FLAG_STRING, ROLE_USED, FOR_PREPARE | FOR_GENERATE, AT(prepare.output),
      .arg = "PATH", .expects = "a path",
-     .help = "Folder of the data set; of generate, the file of answers"},
+     .help = "Folder of the data set; of generate, the file of answers, which has no default"},
     {"seq-length", FLAG_INT64, ROLE_USED, FOR_PREPARE, AT(prepare.seq_length), .arg = "N", .min = 1,
      .max = 1 << 30, .help = "Tokens of a row at most; what is longer is cut"},
     {"max-samples", FLAG_INT64, ROLE_USED, FOR_PREPARE, AT(prepare.max_samples), .arg = "N",

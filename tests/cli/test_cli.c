@@ -95,7 +95,7 @@ static const struct {
      "--loss-normalization: 'tokens', one of microbatch, token expected"},
     {V "--accumulation-tail keep", "--accumulation-tail: 'keep', one of drop, step expected"},
     {V "--optimizer sgd", "--optimizer: 'sgd', one of adamw, muon expected"},
-    {V "--on-missing fail", "--on-missing: 'fail', one of raise, skip, warn expected"},
+    {V "--on-missing fail", "--on-missing: 'fail', one of raise, skip, warn, extract expected"},
     {V "--on-nonfinite go", "--on-nonfinite: 'go', one of stop, skip expected"},
     {V "--draft-arch gpt", "--draft-arch: 'gpt', one of llama, qwen3 expected"},
     {V "--save-path ''", "--save-path: '', a folder expected"},
