@@ -1,4 +1,5 @@
-/* test_answer.c - prompts answered by a small verifier: where answers end, and what is text in them. */
+/* test_answer.c - prompts answered by a small verifier: where answers end, and what their text
+ * is. */
 #include "folder_test.h"
 
 #include "infer/generate_parts.h"

@@ -1,5 +1,5 @@
-/* test_on_missing_extract.c - states that the verifier makes while a draft is trained: the same bits
- * as from files, for every way that rows come into a run. */
+/* test_on_missing_extract.c - states that the verifier makes while a draft is trained: the same
+ * bits as from files, for every way that rows come into a run. */
 #include "train_test.h"
 
 #include "folder_test.h"

@@ -54,6 +54,40 @@ static int64_t integer(const json_t *o, const char *key)
     return json_integer_value(json_object_get(o, key));
 }
 
+static const struct {
+    const char *arguments, *message;
+} mistakes[] = {
+    {"generate", "generate: a file of conversations expected; see accrue generate --help"},
+    {"generate a b", "unexpected argument 'b'; see accrue generate --help"},
+    {"generate a --output o", "--verifier-name-or-path is missing"},
+    {"generate a --verifier-name-or-path v", "--output is missing"},
+    {"generate a --lr 1", "unknown flag --lr; see accrue generate --help"},
+    {"generate a --max-new-tokens 0",
+     "--max-new-tokens: 0, a whole number of at least 1 and at most 16777216 expected"},
+    {"generate a --temperature -1", "--temperature: -1, a number of at least 0 expected"},
+    {"generate a --top-p 0", "--top-p: 0, a number above 0 and at most 1 expected"},
+    {"generate a --batch-size 0",
+     "--batch-size: 0, a whole number of at least 1 and at most 1024 expected"},
+    {"generate a --limit 0", "--limit: 0, a whole number of at least 1 expected"},
+    {"generate a --dtype f32", "--dtype: 'f32', one of bfloat16, float32, float64 expected"},
+    {"extract", "--verifier-name-or-path is missing"},
+    {"extract stray", "unexpected argument 'stray'; see accrue extract --help"},
+    {"extract --ranks 2", "unknown flag --ranks; see accrue extract --help"},
+};
+
+static void test_mistakes(void **state)
+{
+    char expected[300];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof mistakes / sizeof mistakes[0]; i++) {
+        snprintf(expected, sizeof expected, "accrue: %s\n", mistakes[i].message);
+        assert_int_equal(run(mistakes[i].arguments), 2);
+        assert_string_equal(err, expected);
+        assert_string_equal(out, "");
+    }
+}
+
 static void test_generate(void **state)
 {
     (void)state;
@@ -170,9 +204,9 @@ static void test_signals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_generate), cmocka_unit_test(test_generate_json),
-        cmocka_unit_test(test_extract),  cmocka_unit_test(test_exit_codes),
-        cmocka_unit_test(test_signals),
+        cmocka_unit_test(test_mistakes),      cmocka_unit_test(test_generate),
+        cmocka_unit_test(test_generate_json), cmocka_unit_test(test_extract),
+        cmocka_unit_test(test_exit_codes),    cmocka_unit_test(test_signals),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
