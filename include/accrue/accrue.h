@@ -226,9 +226,11 @@ ACCRUE_API double accrue_lr_factor(accrue_scheduler scheduler, int64_t step, int
 /* Training a draft model ------------------------------------------------------------------ */
 
 typedef enum accrue_policy {
-    ACCRUE_POLICY_RAISE = 1, /* stop with an error */
-    ACCRUE_POLICY_SKIP = 2,  /* count, report, go on */
-    ACCRUE_POLICY_WARN = 3   /* the same with a notice for each (on_missing alone) */
+    ACCRUE_POLICY_RAISE = 1,  /* stop with an error */
+    ACCRUE_POLICY_SKIP = 2,   /* count, report, go on */
+    ACCRUE_POLICY_WARN = 3,   /* the same with a notice for each (on_missing alone) */
+    ACCRUE_POLICY_EXTRACT = 4 /* let the verifier, which is then needed whole, make what is missing
+                                 each time it is used; nothing is written (on_missing alone) */
 } accrue_policy;
 
 typedef enum accrue_best_metric {
@@ -340,8 +342,8 @@ typedef enum accrue_event_kind {
                                  global_step and micro_batch are those that it holds */
     ACCRUE_EVENT_NOTICE,      /* `message` is one line worth showing */
     ACCRUE_EVENT_VALIDATING,  /* micro_batch of micro_batches of a validation are done */
-    ACCRUE_EVENT_WAITING      /* the next rows are not there yet: they are being written, or their
-                                 file system is slow; told about five times a second */
+    ACCRUE_EVENT_WAITING      /* the next rows are not there yet: they are being written or made,
+                                 or their file system is slow; told about five times a second */
 } accrue_event_kind;
 
 /* What a run will do, known before its first step. */
@@ -568,11 +570,13 @@ ACCRUE_API void accrue_string_free(char *s);
 
 /* How far a long call is.  Counts start where the work that was there already ends. */
 typedef struct accrue_progress {
-    const char *unit;      /* what done and total count: "rows" */
-    int64_t done, total;   /* with what was there already */
-    int64_t found;         /* of them, there already */
-    int64_t tokens, bytes; /* read or made in this call */
-    double seconds;        /* of this call */
+    const char *unit;                   /* what done and total count: "rows" */
+    int64_t done, total;                /* with what was there already */
+    int64_t found;                      /* of them, there already */
+    int64_t tokens, bytes;              /* read or made in this call */
+    double seconds;                     /* of this call */
+    int64_t expected_bytes, free_bytes; /* that are to be made in all; of the disk they go to,
+                                           before; 0: not known */
 } accrue_progress;
 /* Non-zero stops with ECANCELED; what was written stays, and the same call goes on from it. */
 typedef int (*accrue_progress_cb)(const accrue_progress *progress, void *payload);
@@ -652,6 +656,79 @@ ACCRUE_API ACCRUE_CHECK accrue_status accrue_import(accrue_import_report *out,
                                                     const accrue_import_options *opt,
                                                     accrue_progress_cb cb, void *payload,
                                                     accrue_error *err);
+/* Hidden states of the verifier for the rows of a data set. */
+typedef struct accrue_extract_options {
+    size_t struct_size;   /* set by accrue_extract_options_init; do not touch */
+    const char *verifier; /* a folder, or a .gguf file */
+    const char *data_path, *hidden_states_path; /* NULL: data_path/hidden_states */
+    const int *target_layer_ids;                /* n_target_layer_ids; 0: 2, n/2, n-3 of n layers */
+    int n_target_layer_ids;
+    accrue_dtype compute; /* default BF16; the files hold bf16 in any case */
+} accrue_extract_options;
+
+ACCRUE_API void accrue_extract_options_init(accrue_extract_options *opt, size_t struct_size);
+
+typedef struct accrue_extract_report {
+    int64_t rows, found, broken; /* of the set; there already; of the others, there but wrong */
+    int64_t made, tokens, bytes; /* files of this call, what they hold */
+    int64_t needed_bytes, free_bytes; /* on the disk, before */
+    double seconds;
+} accrue_extract_report;
+
+/* Writes hs_<row>.safetensors for each row of the data set that has none, or one that is cut off or
+ * of other tokens, layers or sizes: hidden_states BF16 [tokens, layers + 1, hidden size], the
+ * residual stream that enters each layer and, last, the one behind the last layer before the final
+ * norm; token_ids I64 [tokens].  A file comes to its name when it is whole.  The same call goes on
+ * where an earlier one was stopped, and ends with the same files.  `cb` may be NULL.
+ *   ENOSPACE, before anything is written, where the disk has no room for all of it and a reserve;
+ * EIO where another call is at work in that folder; ENUMERIC, with the row, where a state is NaN or
+ * infinite. */
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_extract(accrue_extract_report *out,
+                                                     const accrue_extract_options *opt,
+                                                     accrue_progress_cb cb, void *payload,
+                                                     accrue_error *err);
+
+/* The verifier's own answers to what the conversations of a data set ask. */
+typedef struct accrue_generate_options {
+    size_t struct_size;        /* set by accrue_generate_options_init; do not touch */
+    const char *verifier;      /* a folder, with tokenizer.json and a chat template */
+    const char *data;          /* JSON Lines of conversations, as accrue_prepare takes them */
+    const char *output;        /* JSON Lines */
+    int64_t max_new_tokens;    /* of an answer; default 512 */
+    double temperature, top_p; /* NaN: what generation_config.json says, else 1; temperature 0:
+                                  always the likeliest token */
+    uint64_t seed;             /* default 42 */
+    int batch_size;            /* conversations that are answered at a time; default 16 */
+    accrue_dtype compute;      /* default BF16 */
+    int64_t limit;             /* lines of `data` at most; 0: all */
+} accrue_generate_options;
+
+ACCRUE_API void accrue_generate_options_init(accrue_generate_options *opt, size_t struct_size);
+
+typedef struct accrue_generate_report {
+    int64_t rows, found;           /* lines of `data`; done before this call */
+    int64_t made, answers;         /* of this call: lines written, the answers in them */
+    int64_t skipped;               /* lines that ask nothing, or more than the model has room for */
+    int64_t cut;                   /* answers that max_new_tokens ended */
+    int64_t prompt_tokens, tokens; /* read and written */
+    double temperature, top_p;     /* that were used */
+    double seconds;
+} accrue_generate_report;
+
+/* Writes a line for each conversation of `data`, in their order: {"messages": ..., "metadata":
+ * {"idx": line, "finish_reason": "stop" or "length", ...}}.  System and user turns stay; each user
+ * turn is answered anew, with the answers before it in view; what stood there as an answer is
+ * dropped, and so is all from a tool's turn on.  A conversation without a user's turn, or whose
+ * first one leaves no room for an answer, has no line.
+ *   An answer depends on verifier, dtype, sampling, seed, its conversation and the number of its
+ * line alone.  The same call goes on where an earlier one was stopped and ends with the same file;
+ * `output`.settings.json says what it was begun with, and another call, or a file of anything else,
+ * is refused (EMISMATCH).  `cb` may be NULL. */
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_generate(accrue_generate_report *out,
+                                                      const accrue_generate_options *opt,
+                                                      accrue_progress_cb cb, void *payload,
+                                                      accrue_error *err);
+
 typedef struct accrue_prepare_options {
     size_t struct_size;       /* set by accrue_prepare_options_init; do not touch */
     const char *const *files; /* [n_files] JSON Lines: a row or a conversation on each */

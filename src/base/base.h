@@ -87,7 +87,8 @@ void acr_arena_free(acr_arena *a);
  * the words of the key): no generator state exists, no draw depends on ranks, N or resuming. */
 typedef enum acr_purpose {
     ACR_RANDOM_SHUFFLE = 1, /* a = epoch, b = row */
-    ACR_RANDOM_INIT = 2     /* a = hash of the parameter's name, b = element */
+    ACR_RANDOM_INIT = 2,    /* a = hash of the parameter's name, b = element */
+    ACR_RANDOM_SAMPLE = 3   /* a = row, b = position of the token */
 } acr_purpose;
 uint64_t acr_random_u64(uint64_t seed, acr_purpose purpose, uint64_t a, uint64_t b);
 double acr_random_normal(uint64_t seed, acr_purpose purpose, uint64_t a, uint64_t b); /* N(0,1) */
@@ -155,6 +156,7 @@ accrue_status acr_output_close(acr_output *o, accrue_error *err); /* in any case
 
 accrue_status acr_write_file(const char *path, const void *bytes, size_t n, accrue_error *err);
 accrue_status acr_sync(const char *path, accrue_error *err); /* a file or folder, to the disk */
+accrue_status acr_make_parents(const char *path, accrue_error *err); /* the folders above it */
 bool acr_is_dir(const char *path);
 bool acr_is_file(const char *path);
 bool acr_is_link(const char *path);

@@ -44,6 +44,26 @@ int64_t acr_file_bytes(const char *path)
     return stat(path, &s) == 0 ? (int64_t)s.st_size : -1;
 }
 
+accrue_status acr_make_parents(const char *name, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    char *path = acr_strdup(name);
+
+    if (!path)
+        return acr_enomem(err, strlen(name), "a path");
+    for (char *p = path + 1; *p; p++)
+        if (*p == '/') {
+            *p = '\0';
+            if (mkdir(path, 0777) != 0 && errno != EEXIST) {
+                st = acr_fail_errno(err, errno, "cannot create", path);
+                break;
+            }
+            *p = '/';
+        }
+    acr_free(path);
+    return st;
+}
+
 /* O_NONBLOCK: the open of a FIFO would wait for its writer. */
 accrue_status acr_open_file(int *fd, int64_t *bytes, const char *path, accrue_error *err)
 {

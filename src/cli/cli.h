@@ -23,6 +23,8 @@ int cmd_plot(int argc, char **argv);
 int cmd_check(int argc, char **argv);
 int cmd_export(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
+int cmd_generate(int argc, char **argv);
+int cmd_extract(int argc, char **argv);
 int cmd_prepare(int argc, char **argv);
 
 /* Messages -------------------------------------------------------------------------------- */
@@ -105,6 +107,20 @@ void table_cell(table *t, const char *format, ...) CLI_PRINTF(2, 3);
 /* `align` has an 'l' or 'r' per column.  With `header`, a rule follows the first row. */
 void table_print(const table *t, FILE *out, const char *align, int indent, bool header);
 void table_free(table *t);
+
+/* Long calls ------------------------------------------------------------------------------ */
+
+/* A call of the library that goes on where it was stopped. */
+typedef struct work {
+    bool quiet; /* with --json */
+    bool terminal, drawn;
+    double told; /* seconds when progress was last shown */
+} work;
+
+void work_begin(work *w, bool quiet); /* SIGINT, SIGTERM and SIGHUP stop it from here on */
+int work_progress(const accrue_progress *p, void *payload); /* an accrue_progress_cb of a work */
+/* After the call: 0, or the exit code after a line on stderr; 130 after SIGINT. */
+int work_end(work *w, accrue_status status, const accrue_error *err);
 
 /* History --------------------------------------------------------------------------------- */
 

@@ -66,6 +66,8 @@ static void defaults_of(cli_options *o, unsigned command)
         o->train.compute = ACCRUE_F64;
     if (command == FOR_PREPARE)
         o->train.seed = o->prepare.seed;
+    if (command == FOR_GENERATE)
+        o->prepare.output = NULL;
 }
 
 static const struct {
@@ -90,6 +92,20 @@ static const struct {
      "Each answer of a conversation becomes a row.\n"
      "Exit status: 0 done, or there already; 1 failed while running; 2 bad input: a flag, a value "
      "or a file."},
+    {FOR_GENERATE, "generate", " DATA.jsonl",
+     "Answer the conversations of a data set anew with the verifier: drafts are trained on what it "
+     "says. Every user turn is answered, with the answers before it in view.",
+     "A line of DATA has 'messages' or 'conversations' (role and content, or from and value), or a "
+     "'prompt'. The same command goes on where it was stopped, and ends with the same file.\n"
+     "Exit status: 0 done; 1 failed while running; 2 bad input: a flag, a value or a file; 130 "
+     "stopped by SIGINT."},
+    {FOR_EXTRACT, "extract", "",
+     "Make the hidden states of the verifier for the rows of a data set, as files that accrue "
+     "train "
+     "and speculators train read. Files that are there and whole are kept; the same command goes "
+     "on where it was stopped.",
+     "Exit status: 0 done; 1 failed while running; 2 bad input: a flag, a value or a file, or a "
+     "disk without room for all; 130 stopped by SIGINT."},
     {FOR_CHECK, "check", " DATA",
      "Read a data set, its hidden states and vocabulary maps whole and show every fault: "
      "everything that accrue train would stop at or leave out. Sizes that no flag gives are "
@@ -272,6 +288,10 @@ void flags_man(FILE *out)
             "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue verify\n\\-\\-verifier\\-name\\-or\\-path \\fIDIR\\fP \\-\\-data\\-path "
             "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
+            ".B accrue generate\n\\fIDATA.jsonl\\fP \\-\\-verifier\\-name\\-or\\-path \\fIDIR\\fP "
+            "\\-\\-output \\fIFILE\\fP [\\fIFLAG\\fP...]\n.br\n"
+            ".B accrue extract\n\\-\\-verifier\\-name\\-or\\-path \\fIDIR\\fP \\-\\-data\\-path "
+            "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue check\n\\fIDATA\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue import\n\\fIMODEL.gguf\\fP \\-\\-out \\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue prepare\n\\fIFILE\\fP... \\-\\-verifier\\-name\\-or\\-path "
@@ -289,6 +309,9 @@ void flags_man(FILE *out)
             "\\fBaccrue verify\\fP compares one accumulated window of your data, and the update "
             "that it makes, with a reference computed in one piece; in float64 unless "
             "\\-\\-hidden\\-states\\-dtype says otherwise.\n.PP\n"
+            "\\fBaccrue generate\\fP has the verifier answer every user turn of a file of "
+            "conversations, batched and from a seed, and \\fBaccrue extract\\fP makes its hidden "
+            "states for the rows of a data set; both go on where they were stopped.\n.PP\n"
             "\\fBaccrue check\\fP reads a data set, its hidden states and vocabulary maps whole "
             "and shows every fault, as a table or with \\-\\-json. It takes "
             "\\-\\-hidden\\-states\\-path, \\-\\-verifier\\-name\\-or\\-path, "

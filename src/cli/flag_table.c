@@ -38,11 +38,9 @@
 static const flag_choice archs[] = {{"llama", 1}, {"qwen3", 2}, {NULL, 0}};
 static const flag_choice dtypes[] = {
     {"bfloat16", ACCRUE_BF16}, {"float32", ACCRUE_F32}, {"float64", ACCRUE_F64}, {NULL, 0}};
-static const flag_choice missing[] = {{"raise", ACCRUE_POLICY_RAISE},
-                                      {"skip", ACCRUE_POLICY_SKIP},
-                                      {"warn", ACCRUE_POLICY_WARN},
-                                      {"generate", CHOICE_LATER},
-                                      {NULL, 0}};
+static const flag_choice missing[] = {
+    {"raise", ACCRUE_POLICY_RAISE},     {"skip", ACCRUE_POLICY_SKIP}, {"warn", ACCRUE_POLICY_WARN},
+    {"extract", ACCRUE_POLICY_EXTRACT}, {"generate", CHOICE_LATER},   {NULL, 0}};
 static const flag_choice best_metrics[] = {
     {"loss", ACCRUE_BEST_LOSS}, {"acceptance", ACCRUE_BEST_ACCEPTANCE}, {NULL, 0}};
 static const flag_choice save_errors[] = {
@@ -79,10 +77,11 @@ static const flag table[] = {
      .help = "Kind of draft; eagle3 is the one supported"},
     {"dry-run", FLAG_BOOL, ROLE_USED, FOR_TRAIN, AT(dry_run),
      .help = "Check everything, write the initialised checkpoint, print what the run would do"},
-    {"seed", FLAG_UINT64, ROLE_USED, RUN | FOR_PREPARE, AT(train.seed), .arg = "N", FROM(0),
-     .help = "Seed of the initial weights and of the shuffle"},
-    {"threads", FLAG_INT, ROLE_USED, RUN | FOR_CHECK | FOR_PREPARE | FOR_EVAL, AT(threads),
-     .arg = "N", FROM(0),
+    {"seed", FLAG_UINT64, ROLE_USED, RUN | FOR_PREPARE | FOR_GENERATE, AT(train.seed), .arg = "N",
+     FROM(0), .help = "Seed of the initial weights and of the shuffle; of the answers"},
+    {"threads", FLAG_INT, ROLE_USED,
+     RUN | FOR_CHECK | FOR_PREPARE | FOR_GENERATE | FOR_EXTRACT | FOR_EVAL, AT(threads), .arg = "N",
+     FROM(0),
      .help = "Threads of the kernels; 0 is one per core. Of a rank under mpirun or srun: no more "
              "than its share of the machine's cores, which is also what 0 is. Results do not "
              "depend on it"},
@@ -115,9 +114,9 @@ static const flag table[] = {
      .unset = "llama", .help = "Architecture of the decoder layers"},
     {"draft-hidden-act", FLAG_STRING, ROLE_USED, RUN, AT(train.draft_hidden_act), .arg = "NAME",
      .peer = "silu", .help = "Activation of the decoder layers", .unset = "silu"},
-    {"target-layer-ids", FLAG_INTS, ROLE_USED, RUN | FOR_CHECK, AT(train.target_layer_ids),
-     AT(train.n_target_layer_ids), AT(target_layer_ids), .arg = "ID...", FROM(0),
-     .unset = "2, n/2 and n-3 of n layers", .help = "Verifier layers that feed the draft"},
+    {"target-layer-ids", FLAG_INTS, ROLE_USED, RUN | FOR_CHECK | FOR_EXTRACT,
+     AT(train.target_layer_ids), AT(train.n_target_layer_ids), AT(target_layer_ids), .arg = "ID...",
+     FROM(0), .unset = "2, n/2 and n-3 of n layers", .help = "Verifier layers that feed the draft"},
     {"draft-vocab-size", FLAG_INT64, ROLE_USED, RUN | FOR_CHECK | FOR_PREPARE,
      AT(train.draft_vocab_size), .arg = "N", FROM(1), .unset = "the whole vocabulary",
      .help = "Most frequent supervised tokens that the draft can predict"},
@@ -147,19 +146,21 @@ static const flag table[] = {
     FOREIGN("sliding-window-non-causal", FLAG_BOOL, "false"),
 
     GROUP("Data", "data"),
-    {"data-path", FLAG_STRING, ROLE_USED, RUN, AT(train.data_path), .arg = "DIR",
+    {"data-path", FLAG_STRING, ROLE_USED, RUN | FOR_EXTRACT, AT(train.data_path), .arg = "DIR",
      .expects = "a folder", .help = "Data set as `speculators prepare-data` writes it"},
     SECTION("backend"),
-    {"hidden-states-path", FLAG_STRING, ROLE_USED, RUN | FOR_CHECK, AT(train.hidden_states_path),
-     .arg = "DIR", .unset = "hidden_states in the data set",
+    {"hidden-states-path", FLAG_STRING, ROLE_USED, RUN | FOR_CHECK | FOR_EXTRACT,
+     AT(train.hidden_states_path), .arg = "DIR", .unset = "hidden_states in the data set",
      .help = "Folder of hs_<row>.safetensors"},
     SECTION("data"),
     {"total-seq-len", FLAG_INT64, ROLE_USED, RUN, AT(train.total_seq_len), .arg = "N", FROM(1),
      .also = "max-seq-length", .help = "Tokens of a micro-batch"},
     {"train-data-ratio", FLAG_DOUBLE, ROLE_USED, RUN, AT(train.train_data_ratio), .arg = "X",
      .min = 0, .max = 1, .above = true, .help = "Share of rows to train on; the rest validates"},
-    {"hidden-states-dtype", FLAG_CHOICE, ROLE_USED, RUN, AT(train.compute), .choices = dtypes,
-     .help = "Compute dtype; masters and accumulators are float32, or float64 with float64"},
+    {"hidden-states-dtype", FLAG_CHOICE, ROLE_USED, RUN | FOR_EXTRACT, AT(train.compute),
+     .choices = dtypes,
+     .help = "Compute dtype; masters and accumulators are float32, or float64 with float64. Files "
+             "of hidden states hold bfloat16 in any case"},
     {"batch-plan", FLAG_STRING, ROLE_USED, RUN, AT(train.batch_plan), .arg = "FILE",
      .expects = "a file",
      .help = "Replay the rows that this JSON file lists per micro-batch and epoch"},
@@ -167,8 +168,9 @@ static const flag table[] = {
      .expects = "a file", .help = "Write the run's own batch plan"},
     SECTION("generation"),
     {"on-missing", FLAG_CHOICE, ROLE_USED, RUN, AT(train.on_missing), .choices = missing,
-     .help = "A row without hidden states: stop, or leave it out, with a notice for each (warn) or "
-             "one for all (skip)"},
+     .help = "A row without hidden states: stop; leave it out, with a notice for each (warn) or "
+             "one for all (skip); or have the verifier make them whenever they are used (extract)",
+     .instead = "extract has the verifier here make the states, without a server"},
     SECTION("data"),
     {"on-bad", FLAG_CHOICE, ROLE_USED, RUN | FOR_PREPARE, AT(train.on_bad), .choices = stop_or_skip,
      .help =
@@ -327,8 +329,9 @@ static const flag table[] = {
      .help = "Type of the weights written; auto keeps what the file has, and makes quantised ones "
              "bfloat16"},
     GROUP("Prepare", NULL),
-    {"output", FLAG_STRING, ROLE_USED, FOR_PREPARE, AT(prepare.output), .arg = "DIR",
-     .expects = "a folder", .help = "Folder of the data set"},
+    {"output", FLAG_STRING, ROLE_USED, FOR_PREPARE | FOR_GENERATE, AT(prepare.output),
+     .arg = "PATH", .expects = "a path",
+     .help = "Folder of the data set; of generate, the file of answers, which has no default"},
     {"seq-length", FLAG_INT64, ROLE_USED, FOR_PREPARE, AT(prepare.seq_length), .arg = "N", .min = 1,
      .max = 1 << 30, .help = "Tokens of a row at most; what is longer is cut"},
     {"max-samples", FLAG_INT64, ROLE_USED, FOR_PREPARE, AT(prepare.max_samples), .arg = "N",
@@ -355,6 +358,22 @@ static const flag table[] = {
      .help = "Answer the first N prompts alone"},
     {"dtype", FLAG_CHOICE, ROLE_USED, FOR_EVAL, AT(eval.compute), .choices = dtypes,
      .help = "Compute dtype of both models"},
+
+    GROUP("Generate", NULL),
+    {"max-new-tokens", FLAG_INT64, ROLE_USED, FOR_GENERATE, AT(generate.max_new_tokens), .arg = "N",
+     .min = 1, .max = 1 << 24, .help = "Tokens of an answer at most"},
+    {"temperature", FLAG_DOUBLE, ROLE_USED, FOR_GENERATE, AT(generate.temperature), .arg = "X",
+     FROM(0), .unset = "the verifier's generation_config.json, else 1",
+     .help = "Of the sampling; 0 takes the likeliest token"},
+    {"top-p", FLAG_DOUBLE, ROLE_USED, FOR_GENERATE, AT(generate.top_p), .arg = "X", .min = 0,
+     .max = 1, .above = true, .unset = "the verifier's generation_config.json, else 1",
+     .help = "Sample from the fewest tokens that together have this probability"},
+    {"batch-size", FLAG_INT, ROLE_USED, FOR_GENERATE, AT(generate.batch_size), .arg = "N", .min = 1,
+     .max = 1024, .help = "Conversations answered at a time; answers do not depend on it"},
+    {"dtype", FLAG_CHOICE, ROLE_USED, FOR_GENERATE, AT(generate.compute), .choices = dtypes,
+     .help = "Compute dtype"},
+    {"limit", FLAG_INT64, ROLE_USED, FOR_GENERATE, AT(generate.limit), .arg = "N", FROM(1),
+     .unset = "all", .help = "Rows at most, the first ones"},
 
     GROUP("Plot", NULL),
     {"out", FLAG_STRING, ROLE_USED, FOR_PLOT | FOR_EVAL, AT(out), .arg = "FILE",

@@ -90,8 +90,8 @@ static int read_choice(const flag_choice **out, const flag *f, const char *where
 
     for (const flag_choice *c = f->choices; c->name; c++) {
         if (strcmp(c->name, value) == 0 && c->value == CHOICE_LATER)
-            return cli_fail(EXIT_BAD_INPUT, "%s%s%s is not supported yet", where, joint(where),
-                            value);
+            return cli_fail(EXIT_BAD_INPUT, "%s%s%s is not supported yet%s%s", where, joint(where),
+                            value, f->instead ? "; " : "", f->instead ? f->instead : "");
         if (strcmp(c->name, value) == 0) {
             *out = c;
             return 0;

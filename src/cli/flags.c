@@ -27,6 +27,7 @@ void flags_init(cli_options *o)
 {
     memset(o, 0, sizeof *o);
     accrue_train_options_init(&o->train, sizeof o->train);
+    accrue_generate_options_init(&o->generate, sizeof o->generate);
     o->log_freq = 1;
     o->grace = 20;
     o->log_dir = "./logs";

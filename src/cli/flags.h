@@ -27,9 +27,10 @@ typedef struct cli_options {
     accrue_export_dtype export_dtype;
     accrue_import_dtype import_dtype;
     int64_t smooth;
-    accrue_prepare_options prepare; /* less what is in `train` and `dirs` */
-    accrue_eval_options eval;       /* likewise */
-    const char *dirs[MAX_DIRS];     /* what follows the command without a flag's name */
+    accrue_prepare_options prepare;   /* less what is in `train` and `dirs` */
+    accrue_eval_options eval;         /* likewise */
+    accrue_generate_options generate; /* likewise; `output` is prepare's */
+    const char *dirs[MAX_DIRS];       /* what follows the command without a flag's name */
     int n_dirs;
     int target_layer_ids[MAX_LIST], full_attention_indices[MAX_LIST];
     flag_origin origin[MAX_FLAGS]; /* by index into the table */
@@ -93,6 +94,7 @@ typedef struct flag {
     const char *expects; /* FLAG_STRING: where '' is not unset but refused, "a file" */
     const char *unset;   /* how the help words a default that is not a value */
     const char *also;    /* what others call it: a hint for "did you mean", not accepted */
+    const char *instead; /* a line's end that says what to do where a choice is not supported */
     const char *section; /* FLAG_GROUP: of the keys below it, "" the stage itself, NULL no keys */
     const char *help;
 } flag;

@@ -33,6 +33,8 @@ static const struct command {
 } commands[] = {
     {"train", cmd_train, FOR_TRAIN, "train a draft model"},
     {"verify", cmd_verify, FOR_VERIFY, "prove gradient accumulation on your own data"},
+    {"generate", cmd_generate, FOR_GENERATE, "have the verifier answer a data set's prompts"},
+    {"extract", cmd_extract, FOR_EXTRACT, "make the verifier's hidden states for a data set"},
     {"prepare", cmd_prepare, FOR_PREPARE, "make a data set of conversations, texts or tokens"},
     {"check", cmd_check, FOR_CHECK, "read a data set whole and show every fault"},
     {"import", cmd_import, FOR_IMPORT, "write a GGUF file's model as a Hugging Face folder"},

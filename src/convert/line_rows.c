@@ -8,13 +8,11 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_LINE = 256 << 20, MAX_MESSAGES = 1 << 16 };
-
 typedef struct work {
     acr_line_rows *out;
     const acr_row_maker *maker;
     const char *name;
-    acr_message *messages; /* strings are the line's object's */
+    const acr_message *messages;
     int n;
 } work;
 
@@ -138,104 +136,6 @@ cleanup:
     return st;
 }
 
-/* Messages ---------------------------------------------------------------------------------- */
-
-static const json_t *filled(const json_t *object, const char *key)
-{
-    const json_t *v = json_object_get(object, key);
-
-    return json_string_length(v) || json_array_size(v) || json_object_size(v) ? v : NULL;
-}
-
-/* The role by the name that templates know; any other is a model's, as in answers that were
- * gathered from several. */
-static const char *proper_role(acr_line_rows *r, const char *role)
-{
-    static const char *const names[][2] = {
-        {"human", "user"},          {"user", "user"}, {"gpt", "assistant"},
-        {"assistant", "assistant"}, {"tool", "tool"}, {"system", "system"},
-    };
-
-    for (int i = 0; i < ACR_COUNT(names); i++)
-        if (strcmp(role, names[i][0]) == 0)
-            return names[i][1];
-    if (!r->unknown_roles++)
-        acr_text(r->unknown_role, sizeof r->unknown_role, role);
-    return "assistant";
-}
-
-static accrue_status take_message(work *w, const json_t *turn, accrue_error *err)
-{
-    acr_message *m = &w->messages[w->n];
-    const json_t *role = json_object_get(turn, "from"), *content = filled(turn, "value");
-    const json_t *reasoning = filled(turn, "thinking");
-
-    if (!json_is_string(role))
-        role = json_object_get(turn, "role");
-    if (!content)
-        content = json_object_get(turn, "content");
-    if (!reasoning)
-        reasoning = filled(turn, "reasoning_content");
-    if (!json_is_string(role))
-        return acr_fail(err, ACCRUE_EFORMAT, "%s: message %d has no 'role' and no 'from'", w->name,
-                        w->n);
-    if (content && !json_is_string(content) && !json_is_null(content))
-        return acr_fail(err, ACCRUE_EFORMAT, "%s: message %d: its content is no text", w->name,
-                        w->n);
-    if (filled(turn, "tool_calls") && w->maker->chat && !w->maker->chat->any_role)
-        return acr_fail(err, ACCRUE_EMISMATCH,
-                        "%s: message %d calls a tool, which is not supported with this chat "
-                        "template",
-                        w->name, w->n);
-    *m = (acr_message){.role = proper_role(w->out, json_string_value(role)),
-                       .content = json_is_string(content) ? json_string_value(content) : "",
-                       .reasoning = json_string_value(reasoning)};
-    w->n++;
-    return ACCRUE_OK;
-}
-
-static accrue_status take_messages(work *w, const json_t *list, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    const json_t *turn = NULL;
-    size_t i = 0;
-
-    if (json_array_size(list) + (size_t)w->n > MAX_MESSAGES - 2)
-        return acr_fail(err, ACCRUE_EFORMAT, "%s: %zu messages, at most %d", w->name,
-                        json_array_size(list), MAX_MESSAGES - 2);
-    json_array_foreach(list, i, turn) ACR_TRY(take_message(w, turn, err));
-
-cleanup:
-    return st;
-}
-
-static void add_message(work *w, const char *role, const json_t *text)
-{
-    w->messages[w->n++] = (acr_message){.role = role, .content = json_string_value(text)};
-}
-
-/* What a "prompt" asks, and the answer beside it, both as text or as messages. */
-static accrue_status take_prompt(work *w, const json_t *row, const json_t *prompt,
-                                 accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    const json_t *answer = filled(row, "completion");
-
-    if (!answer)
-        answer = filled(row, "response");
-    if (json_is_string(prompt))
-        add_message(w, "user", prompt);
-    else
-        ACR_TRY(take_messages(w, prompt, err));
-    if (json_is_string(answer))
-        add_message(w, "assistant", answer);
-    else
-        ACR_TRY(take_messages(w, answer, err));
-
-cleanup:
-    return st;
-}
-
 /* Conversations ----------------------------------------------------------------------------- */
 
 static bool begins_with(const acr_ids *ids, const acr_ids *with)
@@ -321,27 +221,35 @@ cleanup:
     return st;
 }
 
-static accrue_status take_conversation(work *w, const json_t *row, const json_t *list,
-                                       bool is_prompt, accrue_error *err)
+/* What a template has no form for. */
+static accrue_status check_tools(const work *w, const acr_conversation *c, accrue_error *err)
 {
-    accrue_status st = ACCRUE_OK;
-    accrue_error why = {0};
-    size_t room = json_array_size(list) + json_array_size(json_object_get(row, "completion")) +
-                  json_array_size(json_object_get(row, "response")) + 2;
-
-    if (!w->maker->chat)
-        return need_tokenizer(w->maker, err);
-    if (filled(row, "tools") && !w->maker->chat->any_role)
+    if (w->maker->chat->any_role)
+        return ACCRUE_OK;
+    if (c->has_tools)
         return acr_fail(err, ACCRUE_EMISMATCH,
                         "%s: it has tools, which are not supported with this chat template",
                         w->name);
-    w->messages = acr_calloc(room, sizeof *w->messages);
-    if (!w->messages)
-        return acr_enomem(err, room * sizeof *w->messages, "a conversation");
-    if (is_prompt)
-        ACR_TRY(take_prompt(w, row, list, err));
-    else
-        ACR_TRY(take_messages(w, list, err));
+    if (c->calls_tool >= 0)
+        return acr_fail(err, ACCRUE_EMISMATCH,
+                        "%s: message %d calls a tool, which is not supported with this chat "
+                        "template",
+                        w->name, c->calls_tool);
+    return ACCRUE_OK;
+}
+
+static accrue_status take_conversation(work *w, const acr_conversation *c, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    accrue_error why = {0};
+
+    if (!w->maker->chat)
+        return need_tokenizer(w->maker, err);
+    ACR_TRY(check_tools(w, c, err));
+    w->messages = c->messages;
+    w->n = c->n;
+    w->out->unknown_roles = c->unknown_roles;
+    memcpy(w->out->unknown_role, c->unknown_role, sizeof c->unknown_role);
     st = take_answers(w, &why);
     if (st && strncmp(why.message, w->name, strlen(w->name)) != 0)
         acr_fail(err, st, "%s: %s", w->name, why.message);
@@ -349,33 +257,35 @@ static accrue_status take_conversation(work *w, const json_t *row, const json_t 
         acr_fail(err, st, "%s", why.message);
 
 cleanup:
-    acr_free(w->messages);
-    w->messages = NULL;
     return st;
 }
 
 static accrue_status take_row(work *w, const json_t *row, accrue_error *err)
 {
+    accrue_status st = ACCRUE_OK;
     const json_t *ids = json_object_get(row, "input_ids");
     const json_t *mask = json_object_get(row, "loss_mask");
-    const json_t *list = filled(row, "conversations"), *prompt = filled(row, "prompt");
+    const json_t *text = json_object_get(row, "text");
+    acr_conversation c = {0};
 
     if (!json_is_object(row))
         return acr_fail(err, ACCRUE_EFORMAT, "%s: no JSON object", w->name);
     if (json_is_array(ids) && json_is_array(mask))
         return take_tokens(w, ids, mask, err);
-    if (!list)
-        list = filled(row, "messages");
-    if (json_is_array(list))
-        return take_conversation(w, row, list, false, err);
-    if (json_is_array(prompt) || json_is_string(prompt))
-        return take_conversation(w, row, prompt, true, err);
-    if (json_is_string(filled(row, "text")))
-        return take_text(w, filled(row, "text"), err);
-    return acr_fail(err, ACCRUE_EFORMAT,
-                    "%s: none of 'conversations', 'messages', 'prompt', 'text', or 'input_ids' "
-                    "with 'loss_mask'",
-                    w->name);
+    ACR_TRY(acr_conversation_read(&c, row, w->name, err));
+    if (c.messages)
+        ACR_TRY(take_conversation(w, &c, err));
+    else if (json_string_length(text))
+        ACR_TRY(take_text(w, text, err));
+    else
+        st = acr_fail(err, ACCRUE_EFORMAT,
+                      "%s: none of 'conversations', 'messages', 'prompt', 'text', or 'input_ids' "
+                      "with 'loss_mask'",
+                      w->name);
+
+cleanup:
+    acr_conversation_free(&c);
+    return st;
 }
 
 accrue_status acr_line_rows_make(acr_line_rows *out, const acr_row_maker *maker, const char *text,
@@ -384,20 +294,11 @@ accrue_status acr_line_rows_make(acr_line_rows *out, const acr_row_maker *maker,
     accrue_status st = ACCRUE_OK;
     work w = {.out = out, .maker = maker, .name = name};
     json_t *row = NULL;
-    json_error_t e;
 
     out->n = out->n_tokens = 0;
     out->cut = out->unsupervised = out->too_short = out->unknown_roles = 0;
     out->unanswered = false;
-    if (bytes > MAX_LINE)
-        return acr_fail(err, ACCRUE_EFORMAT, "%s: %zu bytes, at most %d", name, bytes, MAX_LINE);
-    row = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &e);
-    if (!row) {
-        st = acr_fail(
-            err, json_error_code(&e) == json_error_out_of_memory ? ACCRUE_ENOMEM : ACCRUE_EFORMAT,
-            "%s: column %d: %s", name, e.column, e.text);
-        goto cleanup;
-    }
+    ACR_TRY(acr_line_parse(&row, text, bytes, name, err));
     ACR_TRY(take_row(&w, row, err));
 
 cleanup:

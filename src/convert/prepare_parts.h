@@ -9,21 +9,6 @@
  * that `datasets` shuffles by; acr_free. */
 accrue_status acr_numpy_permutation(int64_t **out, uint64_t seed, int64_t n, accrue_error *err);
 
-/* lines.c: a mapped file of lines. */
-typedef struct acr_lines {
-    const char *path; /* borrowed */
-    acr_map map;
-    int64_t n, capacity;
-    struct acr_line {
-        int64_t offset, number; /* number: 1-based, of the line in its file */
-    } * at;                     /* those that are not blank */
-    uint64_t hash;              /* of the whole file */
-} acr_lines;
-accrue_status acr_lines_open(acr_lines *out, const char *path, accrue_error *err);
-void acr_lines_close(acr_lines *l);
-/* Without the line's end. */
-const char *acr_lines_text(const acr_lines *l, int64_t i, size_t *bytes);
-
 /* What rows are made with; the same for all lines. */
 typedef struct acr_row_maker {
     const acr_tokenizer *tokenizer; /* NULL: not usable, for `no_tokenizer` */

@@ -312,9 +312,23 @@ accrue_status acr_fault_status(const accrue_fault *f);
 accrue_status acr_fault_error(accrue_fault *f, accrue_fault_kind kind, const char *file,
                               int64_t row, const accrue_error *why);
 
+/* Who makes the states of rows that have no file. */
+typedef struct acr_states_source {
+    /* BF16 [*n, n_aux + 1, hidden_size] of the row's tokens from `first` on, which is 0 or where the
+     * piece before ended; at least one token, valid until the next call. */
+    accrue_status (*make)(const void **out, int64_t *n, void *ctx, const acr_row *r, int64_t first,
+                          accrue_error *err);
+    void *ctx;
+    const char *name; /* stands in messages where a file's would */
+} acr_states_source;
+
 /* hs_<row>.safetensors under `dir`, read in pieces: a file that shrinks while it is read is an
  * error like any other, where a mapping would end the process. */
 typedef struct acr_states {
+    const acr_states_source *source; /* the owner's, borrowed; NULL: a row needs a file */
+    bool is_made;                    /* what is open comes from there */
+    acr_row row;                     /* what it is made of; borrowed */
+    acr_tensor shape;                /* as a file would have it */
     acr_safetensors *file;    /* its header: data of tensors are offsets into the file's data */
     const acr_tensor *hidden; /* [tokens, n_aux + 1, hidden_size] */
     int fd;
@@ -365,6 +379,7 @@ typedef struct acr_sweep {
     acr_batch_shape shape;  /* whole: 0 for a size that is not known; total_seq_len is not read */
     acr_patience *patience; /* NULL: no lock is waited for */
     bool whole, data_alone; /* data_alone: what the data set's own columns hold */
+    bool makes_missing;     /* a row needs no file: its states are made when they are used */
     int64_t tokens, supervised_tokens, unsupervised_rows, files, bytes; /* grow */
 } acr_sweep;
 /* Called in the order of the rows given; a status other than OK ends the sweep with it. */
@@ -376,6 +391,8 @@ accrue_status acr_sweep_rows(acr_sweep *s, const int64_t *rows, int64_t n, acr_f
 typedef struct acr_loader acr_loader;
 typedef struct acr_loader_options {
     const char *states_dir;
+    const acr_states_source *source; /* of rows without a file, called by the loader's thread;
+                                        borrowed; NULL: none */
     acr_batch_shape shape;
     int64_t document_len; /* a longer document is cut; 0: total_seq_len of the shape */
     double lock_timeout;

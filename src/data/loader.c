@@ -103,6 +103,8 @@ static accrue_status load_sample(acr_loader *l, slot *s, int64_t row, accrue_err
     ACR_TRY(acr_states_open(&l->states, l->states_dir, row, &r, shape, &l->patience, f));
     for (int64_t first = 0, n = 0; first < used; first += n) {
         const void *states = NULL;
+        if (l->states.is_made && is_ended(l))
+            return acr_fail(err, ACCRUE_ECANCELED, "row %lld is no longer needed", (long long)row);
         ACR_TRY(acr_states_read(&states, &n, &l->states, row, first, f));
         ACR_TRY(acr_states_check_used(&l->states, row, states, first, n, used, f));
         acr_batch_put_states(&s->batch, shape, l->states.hidden->dtype, states, first, n);
@@ -203,6 +205,7 @@ accrue_status acr_loader_create(acr_loader **out, acr_dataset *d, const acr_load
     }
     l->data = d;
     l->opt = *opt;
+    l->states.source = opt->source;
     for (int i = 0; i < SLOTS; i++)
         ACR_TRY(acr_batch_alloc(&l->slots[i].batch, &opt->shape, 16, err));
     l->has_lock = acr_lock_init(&l->lock, &l->changed);

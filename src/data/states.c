@@ -397,6 +397,27 @@ cleanup:
     return st;
 }
 
+static bool is_missing(const char *dir, int64_t row)
+{
+    accrue_fault f;
+
+    return !acr_states_exist(dir, row, NULL, &f) && f.kind == ACCRUE_FAULT_MISSING;
+}
+
+/* Opens what will be made while it is read. */
+static void begin_made(acr_states *s, const acr_row *r, const acr_batch_shape *shape)
+{
+    acr_states_close(s);
+    snprintf(s->path, sizeof s->path, "%s", s->source->name);
+    s->row = *r;
+    s->shape = (acr_tensor){.name = "hidden_states",
+                            .dtype = ACR_DTYPE_BF16,
+                            .n_dims = 3,
+                            .dims = {r->tokens, shape->n_aux + 1, shape->hidden_size}};
+    s->hidden = &s->shape;
+    s->is_made = true;
+}
+
 accrue_status acr_states_open(acr_states *s, const char *dir, int64_t row, const acr_row *r,
                               const acr_batch_shape *shape, acr_patience *p, accrue_fault *f)
 {
@@ -404,11 +425,27 @@ accrue_status acr_states_open(acr_states *s, const char *dir, int64_t row, const
 
     if (acr_states_lock(dir, row, p, NULL) == ACR_LOCK_HELD)
         return acr_states_locked(f, dir, row, ACR_LOCK_HELD, NULL);
+    if (s->source && is_missing(dir, row)) {
+        begin_made(s, r, shape);
+        return ACCRUE_OK;
+    }
     ACR_TRY(acr_states_begin(s, dir, row, f));
     ACR_TRY(acr_states_check_ids(s, row, r, f));
     ACR_TRY(acr_states_check_shape(s, row, r, shape, f));
 
 cleanup:
+    return st;
+}
+
+/* What keeps states from being made is no row's fault. */
+static accrue_status make_piece(const void **out, int64_t *n, acr_states *s, int64_t row,
+                                int64_t first, accrue_fault *f)
+{
+    accrue_error e = {0};
+    accrue_status st = s->source->make(out, n, s->source->ctx, &s->row, first, &e);
+
+    if (st)
+        acr_fault_error(f, 0, s->path, row, &e);
     return st;
 }
 
@@ -421,6 +458,8 @@ accrue_status acr_states_read(const void **out, int64_t *n, acr_states *s, int64
     int64_t fits = 0;
 
     *out = NULL;
+    if (s->is_made)
+        return make_piece(out, n, s, row, first, f);
     ACR_TRY(need(s, token, row, f));
     fits = (int64_t)(s->capacity / token);
     *n = t->dims[0] - first < fits ? t->dims[0] - first : fits;
@@ -436,7 +475,7 @@ void acr_states_close(acr_states *s)
 {
     if (s->is_open)
         close(s->fd);
-    s->is_open = false;
+    s->is_open = s->is_made = false;
     s->hidden = NULL;
 }
 

@@ -118,8 +118,10 @@ static void check_states(const job *j, acr_states *s, int64_t row, const acr_row
 
     if (!check_lock(j, row, out))
         return;
-    if (sweep->whole && !acr_states_exist(sweep->states_dir, row, NULL, &f)) {
-        add(j, out, &f);
+    if ((sweep->whole || sweep->makes_missing) &&
+        !acr_states_exist(sweep->states_dir, row, NULL, &f)) {
+        if (!sweep->makes_missing || f.kind != ACCRUE_FAULT_MISSING)
+            add(j, out, &f);
         return;
     }
     if (acr_states_begin(s, sweep->states_dir, row, &f)) {

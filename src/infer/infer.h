@@ -145,5 +145,83 @@ void acr_prompts_free(acr_prompts *p);
 /* accrue_eval with this in the place of acr_verifier_forward. */
 accrue_status acr_eval(accrue_eval_report *out, const accrue_eval_options *opt,
                        acr_forward_fn forward, accrue_eval_cb cb, void *payload, accrue_error *err);
+/* Hidden states ---------------------------------------------------------------------------- */
+
+/* Makes the states that a draft is trained on, as hs_<row>.safetensors holds them.  Of a token they
+ * are the same bits however its row is cut into pieces and whatever rows are made beside it. */
+typedef struct acr_extractor acr_extractor;
+/* For rows of which `most` tokens at most are wanted, with the dtype of the verifier, which is
+ * borrowed.  Slots 0 to n_aux - 1 are the streams that enter those layers, the last one is behind
+ * the last layer. */
+accrue_status acr_extractor_create(acr_extractor **out, const acr_verifier *v, accrue_dtype compute,
+                                   const int *aux, int n_aux, int64_t most, accrue_error *err);
+void acr_extractor_free(acr_extractor *e);
+/* BF16 [*n, n_aux + 1, hidden_size] of the row's next tokens from `first` on, which is 0 or where
+ * the piece before ended; valid until the next call. */
+accrue_status acr_extractor_piece(const void **out, int64_t *n, acr_extractor *e, const acr_row *r,
+                                  int64_t first, accrue_error *err);
+/* Whole rows at a time, ACR_EXTRACT_ROWS at most: out[i] is row i's. */
+enum { ACR_EXTRACT_ROWS = 32, ACR_EXTRACT_TOKENS = 512 /* that are convenient at a time */ };
+accrue_status acr_extractor_rows(const void **out, acr_extractor *e, const acr_row *rows, int n,
+                                 accrue_error *err);
+
+/* Sampling --------------------------------------------------------------------------------- */
+
+/* How the next token is drawn from a model's logits.  With temperature 0 it is the one with the
+ * greatest logit, of several the lowest id.  Otherwise the probabilities are softmax(logits /
+ * temperature), of which the nucleus stays (Holtzman et al. 2020): the fewest tokens, likeliest
+ * first and of equals the lower id first, that together have top_p or more; at least one. */
+typedef struct acr_sampling {
+    double temperature; /* >= 0 */
+    double top_p;       /* in (0, 1]; 1: all tokens */
+    uint64_t seed;
+} acr_sampling;
+
+/* `name` begins the message; EINVAL for a value out of range. */
+accrue_status acr_sampling_check(const acr_sampling *how, const char *name, accrue_error *err);
+
+typedef struct acr_sampler acr_sampler; /* buffers; one per thread of control */
+accrue_status acr_sampler_create(acr_sampler **out, int64_t vocab_size, accrue_error *err);
+void acr_sampler_free(acr_sampler *s);
+/* A token for place `position` of sequence `row`: of the same logits, seed, row and position always
+ * the same.  -1 where a logit is NaN or +infinity, or all are -infinity. */
+int64_t acr_sample(acr_sampler *s, const acr_sampling *how, acr_dtype real, const void *logits,
+                   uint64_t row, uint64_t position);
+
+/* Answering -------------------------------------------------------------------------------- */
+
+typedef enum acr_finish {
+    ACR_FINISH_STOP = 1,  /* the model ended its answer */
+    ACR_FINISH_LENGTH = 2 /* there was no room for more */
+} acr_finish;
+
+typedef struct acr_prompt {
+    const int64_t *ids; /* [n], borrowed until the answer is there; n >= 1 */
+    int64_t n;
+    int64_t limit; /* tokens of the answer at most, the one that ends it included */
+    uint64_t row;  /* of the random numbers */
+} acr_prompt;
+
+/* Who has the prompts.  Places are numbers below the batch size; what a place was asked last stays
+ * in memory, so that a prompt which begins with it and its answer is soon read. */
+typedef struct acr_questions {
+    /* The next prompt for a free place; *any false where there is none for it from now on. */
+    accrue_status (*ask)(bool *any, acr_prompt *out, int place, void *ctx, accrue_error *err);
+    /* The place's answer: `n` ids, without the one that ended it.  They are lent. */
+    accrue_status (*take)(int place, const int64_t *ids, int64_t n, acr_finish why, void *ctx,
+                          accrue_error *err);
+    /* Between two steps; what is not OK ends the answering.  `tokens` were read, `made` written. */
+    accrue_status (*step)(int64_t tokens, int64_t made, void *ctx, accrue_error *err);
+    void *ctx;
+    int64_t end; /* an id that ends answers beside the model's own; -1: none */
+} acr_questions;
+
+/* Answers all prompts, up to `batch` at a time: a place that is free is asked for at once.  Answers
+ * depend on model, sampling, prompt and row alone.  `positions` bounds prompt and answer together;
+ * the verifier, of dtype `compute`, has room for as many.  ENUMERIC, naming the row, where logits
+ * are not finite. */
+accrue_status acr_answer_all(const acr_verifier *v, accrue_dtype compute, const acr_sampling *how,
+                             int batch, int64_t positions, const acr_questions *q,
+                             accrue_error *err);
 
 #endif

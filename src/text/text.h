@@ -93,4 +93,39 @@ accrue_status acr_chat_encode(acr_ids *ids, acr_ids *mask, const acr_chat *c,
                               const acr_tokenizer *t, const acr_message *messages, int n,
                               bool generation_prompt, accrue_error *err);
 
+/* Conversations ---------------------------------------------------------------------------- */
+
+/* A mapped file of lines. */
+typedef struct acr_lines {
+    const char *path; /* borrowed */
+    acr_map map;
+    int64_t n, capacity;
+    struct acr_line {
+        int64_t offset, number; /* number: 1-based, of the line in its file */
+    } * at;                     /* those that are not blank */
+    uint64_t hash;              /* of the whole file */
+} acr_lines;
+accrue_status acr_lines_open(acr_lines *out, const char *path, accrue_error *err);
+void acr_lines_close(acr_lines *l);
+/* Without the line's end. */
+const char *acr_lines_text(const acr_lines *l, int64_t i, size_t *bytes);
+/* A line's value, the caller's reference; 256 MB at most.  `name` begins the messages. */
+accrue_status acr_line_parse(json_t **out, const char *text, size_t bytes, const char *name,
+                             accrue_error *err);
+
+/* What was said, in the forms that speculators reads: "conversations" or "messages" (role and
+ * content, or from and value), or "prompt" (a text, or such a list) with "completion" or "response"
+ * beside it. */
+typedef struct acr_conversation {
+    acr_message *messages; /* [n]; strings are the row's object's; NULL: it is of no such form */
+    int n;
+    int calls_tool;        /* the first message that does; -1: none */
+    bool has_tools;        /* the row lists some */
+    int64_t unknown_roles; /* messages of a role that is none, taken for the assistant's */
+    char unknown_role[64]; /* the first one's */
+} acr_conversation;
+accrue_status acr_conversation_read(acr_conversation *out, const json_t *row, const char *name,
+                                    accrue_error *err);
+void acr_conversation_free(acr_conversation *c);
+
 #endif

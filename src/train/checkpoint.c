@@ -52,26 +52,6 @@ void acr_checkpoint_remove(const char *path)
     rmdir(path);
 }
 
-accrue_status acr_checkpoint_parents(const char *dir, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    char *path = acr_strdup(dir);
-
-    if (!path)
-        return acr_enomem(err, strlen(dir), "a path");
-    for (char *p = path + 1; *p; p++)
-        if (*p == '/') {
-            *p = '\0';
-            if (mkdir(path, 0777) != 0 && errno != EEXIST) {
-                st = acr_fail_errno(err, errno, "cannot create", path);
-                break;
-            }
-            *p = '/';
-        }
-    acr_free(path);
-    return st;
-}
-
 char *acr_checkpoint_temporary(const char *parent, const char *name)
 {
     return acr_sprintf("%s/.%s.tmp-%ld", parent, name, (long)getpid());
@@ -97,7 +77,7 @@ accrue_status acr_checkpoint_make(const char *temporary, const char *parent, int
 {
     accrue_status st = ACCRUE_OK;
 
-    ACR_TRY(acr_checkpoint_parents(temporary, err));
+    ACR_TRY(acr_make_parents(temporary, err));
     acr_checkpoint_remove(temporary);
     ACR_TRY(acr_checkpoint_room(parent, bytes, err));
     if (mkdir(temporary, 0777) != 0)

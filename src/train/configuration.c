@@ -26,6 +26,7 @@ static const acr_choice adjusts[] = {{ACCRUE_MUON_ORIGINAL, "original"},
 static const acr_choice missing[] = {{ACCRUE_POLICY_RAISE, "raise"},
                                      {ACCRUE_POLICY_SKIP, "skip"},
                                      {ACCRUE_POLICY_WARN, "warn"},
+                                     {ACCRUE_POLICY_EXTRACT, "extract"},
                                      {0, NULL}};
 static const acr_choice stop_or_skip[] = {
     {ACCRUE_POLICY_RAISE, "stop"}, {ACCRUE_POLICY_SKIP, "skip"}, {0, NULL}};

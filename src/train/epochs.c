@@ -23,15 +23,20 @@ static accrue_status on_fault(const accrue_fault *f, void *ctx, accrue_error *er
 static accrue_status find_states(search *s, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    const acr_epochs *e = s->epochs;
+    acr_epochs *e = s->epochs;
     const char *dir = s->sweep.states_dir;
     accrue_fault f;
 
-    if (!acr_is_dir(dir))
+    if (!acr_is_dir(dir) && !s->sweep.makes_missing)
         return acr_fail(err, ACCRUE_EIO, "%s: no such folder of hidden states", dir);
-    for (int64_t row = 0; row < e->n_rows; row++)
-        if (!e->bad[row] && !acr_states_exist(dir, row, s->sweep.patience, &f))
+    for (int64_t row = 0; row < e->n_rows; row++) {
+        if (e->bad[row] || acr_states_exist(dir, row, s->sweep.patience, &f))
+            continue;
+        if (s->sweep.makes_missing && f.kind == ACCRUE_FAULT_MISSING)
+            e->made++;
+        else
             ACR_TRY(on_fault(&f, s, err));
+    }
 
 cleanup:
     return st;
@@ -171,6 +176,7 @@ accrue_status acr_epochs_open(acr_epochs *out, const accrue_train_options *opt, 
     out->data = data;
     acr_patience_init(&patience, opt->lock_timeout);
     s.sweep.patience = &patience;
+    s.sweep.makes_missing = opt->on_missing == ACCRUE_POLICY_EXTRACT;
     out->n_rows = acr_dataset_rows(data);
     out->train_rows = acr_dataset_train_rows(data, opt->train_data_ratio);
     out->total_seq_len = opt->total_seq_len;

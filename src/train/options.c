@@ -77,7 +77,7 @@ static accrue_status check_values(const accrue_train_options *opt, accrue_error 
     ACR_TRY(
         check_choice("--accumulation-tail", (int)opt->accumulation_tail, ACCRUE_TAIL_STEP, err));
     ACR_TRY(check_choice("--hidden-states-dtype", (int)opt->compute, ACCRUE_BF16, err));
-    ACR_TRY(check_choice("--on-missing", (int)opt->on_missing, ACCRUE_POLICY_WARN, err));
+    ACR_TRY(check_choice("--on-missing", (int)opt->on_missing, ACCRUE_POLICY_EXTRACT, err));
     ACR_TRY(check_choice("--on-bad", (int)opt->on_bad, ACCRUE_POLICY_SKIP, err));
     ACR_TRY(at_least("--max-bad", opt->max_bad, -1, err));
     ACR_TRY(at_least("--check-bytes", opt->check_bytes, 0, err));

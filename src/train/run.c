@@ -299,6 +299,7 @@ cleanup:
 static accrue_status open_loader(accrue_run *run, accrue_error *err)
 {
     const acr_loader_options loader = {.states_dir = run->setup.states_dir,
+                                       .source = acr_making_source(&run->making),
                                        .shape = run->setup.shape,
                                        .lock_timeout = run->opt.lock_timeout,
                                        .waiting = acr_run_waiting,
@@ -402,6 +403,7 @@ static accrue_status open_alone(accrue_run *run, const accrue_train_options *opt
     accrue_status st = ACCRUE_OK;
 
     ACR_TRY(acr_setup_open(&run->setup, opt, err));
+    ACR_TRY(acr_making_open(&run->making, &run->setup, err));
     ACR_TRY(keep_options(run, opt, err));
 
 cleanup:
@@ -473,6 +475,7 @@ void accrue_run_free(accrue_run *run)
     acr_free(run->saving_dir);
     json_decref(run->configuration);
     acr_loader_free(run->loader);
+    acr_making_close(&run->making);
     acr_dist_free(run->dist);
     acr_fill_free(run->fill);
     accrue_window_free(run->window);

@@ -218,6 +218,9 @@ accrue_status acr_setup_open(acr_setup *s, const accrue_train_options *opt, accr
                                  .vocab_size = s->model->config.vocab_size,
                                  .n_aux = s->model->config.n_aux,
                                  .real = s->model->real};
+    if (opt->on_missing == ACCRUE_POLICY_EXTRACT)
+        ACR_TRY(acr_verifier_lend(&s->verifier, opt->verifier, opt->compute, opt->total_seq_len + 1,
+                                  err));
 
 cleanup:
     opening_close(&o);
@@ -228,6 +231,7 @@ cleanup:
 
 void acr_setup_free(acr_setup *s)
 {
+    acr_verifier_return(s->verifier);
     acr_model_free(s->model);
     acr_dataset_close(s->data);
     acr_free(s->states_dir);

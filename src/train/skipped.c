@@ -112,15 +112,17 @@ static accrue_status look_again(accrue_fault *f, const acr_sweep *sweep, accrue_
 
     if (f->kind != ACCRUE_FAULT_MISSING && f->kind != ACCRUE_FAULT_UNREADABLE)
         return ACCRUE_OK;
-    ACR_TRY(need_folder(sweep->states_dir, err));
+    if (!sweep->makes_missing)
+        ACR_TRY(need_folder(sweep->states_dir, err));
     if (acr_states_exist(sweep->states_dir, f->row, NULL, &now)) {
         now.kind = 0;
         one.data_alone = false;
         if (f->kind == ACCRUE_FAULT_UNREADABLE)
             ACR_TRY(acr_sweep_rows(&one, &f->row, 1, take_fault, &now, err));
     }
-    ACR_TRY(need_folder(sweep->states_dir, err));
-    if (now.kind)
+    if (!sweep->makes_missing)
+        ACR_TRY(need_folder(sweep->states_dir, err));
+    if (now.kind && !(now.kind == ACCRUE_FAULT_MISSING && sweep->makes_missing))
         *f = now;
     else
         f->kind = 0;
@@ -241,7 +243,7 @@ static accrue_status write_list(const char *path, const char *parent, const text
             st = acr_fail_errno(err, errno, "cannot remove", path);
         goto cleanup;
     }
-    ACR_TRY(acr_checkpoint_parents(path, err));
+    ACR_TRY(acr_make_parents(path, err));
     ACR_TRY(acr_write_file(temporary, t->s, t->used, err));
     ACR_TRY(acr_sync(temporary, err));
     if (rename(temporary, path) != 0)
@@ -397,6 +399,18 @@ static accrue_status tell_row(accrue_run *run, const acr_bad_row *b, accrue_erro
     return ACCRUE_OK;
 }
 
+static accrue_status tell_made(accrue_run *run, accrue_error *err)
+{
+    const acr_epochs *e = &run->epochs;
+
+    if (!e->made)
+        return ACCRUE_OK;
+    return acr_notice(run, err,
+                      "%lld of %lld rows have no hidden states in %s; the verifier makes them "
+                      "whenever they are used",
+                      (long long)e->made, (long long)e->n_rows, run->setup.states_dir);
+}
+
 static accrue_status tell_missing(accrue_run *run, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
@@ -429,6 +443,7 @@ accrue_status acr_left_out_told(accrue_run *run, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
 
+    ACR_TRY(tell_made(run, err));
     ACR_TRY(tell_missing(run, err));
     for (int64_t i = 0; i < run->epochs.n_bad; i++)
         if (run->epochs.left_out[i].kind != ACCRUE_FAULT_MISSING)
@@ -484,7 +499,8 @@ static accrue_status judge_own(accrue_run *run, acr_epoch *e, int64_t from, int6
     judge j = {.run = run,
                .sweep = {.data = run->setup.data,
                          .states_dir = run->setup.states_dir,
-                         .shape = run->setup.shape}};
+                         .shape = run->setup.shape,
+                         .makes_missing = run->opt.on_missing == ACCRUE_POLICY_EXTRACT}};
 
     acr_loader_stop(run->loader); /* which reads `e` */
     if (!found)

@@ -5,6 +5,7 @@
 #ifndef ACR_TRAIN_H
 #define ACR_TRAIN_H
 
+#include "infer/infer.h"
 #include "train/ranks.h"
 
 /* window_options.c -------------------------------------------------------------------------- */
@@ -203,6 +204,7 @@ typedef struct acr_epochs {
     acr_bad_row *left_out; /* [n_bad] in the order in which they were found */
     int64_t n_bad, bad_capacity;
     int64_t missing;         /* of them, how many for want of a file */
+    int64_t made;            /* rows without a file that are used all the same; known to rank 0 */
     int64_t supervised_rows; /* training rows with a supervised token that are not left out */
     int64_t val_rows;        /* validation rows that are not left out */
     bool counted;            /* supervised_rows holds */
@@ -279,10 +281,30 @@ typedef struct acr_setup {
     acr_eagle3_options eagle3;
     acr_batch_shape shape;
     bool vocab_built;
+    struct acr_lent_verifier *verifier; /* that makes missing states; NULL: nobody does */
 } acr_setup;
 
 accrue_status acr_setup_open(acr_setup *out, const accrue_train_options *opt, accrue_error *err);
 void acr_setup_free(acr_setup *s);
+
+/* making.c --------------------------------------------------------------------------------- */
+
+/* A verifier in memory, the same for all who ask for the same one at the same time: ranks that are
+ * threads of a process share its weights.  From and with any thread. */
+typedef struct acr_lent_verifier acr_lent_verifier;
+accrue_status acr_verifier_lend(acr_lent_verifier **out, const char *path, accrue_dtype compute,
+                                int64_t positions, accrue_error *err);
+void acr_verifier_return(acr_lent_verifier *v);
+
+/* The source of a loader's missing states; without a verifier to make them it is empty, and
+ * acr_making_source NULL. */
+typedef struct acr_making {
+    acr_extractor *extractor;
+    acr_states_source source;
+} acr_making;
+accrue_status acr_making_open(acr_making *out, const acr_setup *s, accrue_error *err);
+void acr_making_close(acr_making *m);
+const acr_states_source *acr_making_source(const acr_making *m);
 
 /* manifest.c ------------------------------------------------------------------------------- */
 
@@ -362,8 +384,6 @@ accrue_status acr_checkpoint_name(const char *temporary, const char *dir, const 
                                   bool set_others_aside, char **aside, accrue_error *err);
 /* Takes the folder's name away and removes it; fine where there is none. */
 accrue_status acr_checkpoint_discard(const char *parent, const char *name, accrue_error *err);
-/* Makes the folders above `path`. */
-accrue_status acr_checkpoint_parents(const char *path, accrue_error *err);
 /* Removes a checkpoint's folder; where it holds what is not ours, that and the folder are left. */
 void acr_checkpoint_remove(const char *path);
 /* Gives folders their names back that a killed save had taken away, to replace them. */
@@ -473,7 +493,8 @@ struct accrue_run {
     acr_tape tape;
     accrue_window *window;
     acr_loader *loader;
-    acr_batch masks; /* for planning a window's denominators */
+    acr_making making; /* what the loader does not find */
+    acr_batch masks;   /* for planning a window's denominators */
 
     int64_t epoch;
     acr_epoch current; /* micro-batches of the epoch, without the rows known to be bad */

@@ -336,7 +336,7 @@ static accrue_status make_save_path(const char *path, accrue_error *err)
 
     if (!inside)
         return acr_enomem(err, strlen(path), "a path");
-    if (acr_checkpoint_parents(inside, err) == ACCRUE_ENOMEM)
+    if (acr_make_parents(inside, err) == ACCRUE_ENOMEM)
         st = ACCRUE_ENOMEM;
     else if (!acr_is_dir(path) || access(path, W_OK | X_OK) != 0)
         st = acr_fail(err, ACCRUE_EINVAL, "--save-path: %s is no folder that can be written to: %s",

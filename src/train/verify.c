@@ -30,6 +30,7 @@ typedef struct snapshot {
 typedef struct proof {
     accrue_run *run;
     acr_loader *loader; /* with room for the whole window */
+    acr_making making;
     acr_tape tape;
     acr_proof_ranks of_ranks;
     snapshot start;       /* masters before the step */
@@ -96,6 +97,8 @@ static accrue_status proof_open(proof *p, accrue_error *err)
     if (!p->sum)
         return acr_enomem(err, (size_t)acr_proof_elements(m) * sizeof *p->sum,
                           "the reference gradient");
+    ACR_TRY(acr_making_open(&p->making, &p->run->setup, err));
+    loader.source = acr_making_source(&p->making);
     loader.document_len = loader.shape.total_seq_len;
     loader.shape.total_seq_len *= window;
     ACR_TRY(acr_loader_create(&p->loader, p->run->setup.data, &loader, err));
@@ -113,6 +116,7 @@ static void proof_close(proof *p)
     acr_free(p->updated.data);
     acr_free(p->sum);
     acr_loader_free(p->loader);
+    acr_making_close(&p->making);
     acr_tape_free(&p->tape);
 }
 

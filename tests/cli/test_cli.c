@@ -30,7 +30,9 @@ static const struct {
     {"check", "check: a data set expected; see accrue check --help"},
     {"check a --lr 1", "unknown flag --lr; see accrue check --help"},
     {"check a --d2t-path x", "--d2t-path x needs --t2d-path, which is not given"},
-    {"train --on-missing generate", "--on-missing generate is not supported yet"},
+    {"train --on-missing generate",
+     "--on-missing generate is not supported yet; extract has the verifier here make the states, "
+     "without a server"},
     {"inspect a b", "unexpected argument 'b'; see accrue inspect --help"},
     {"train", "--verifier-name-or-path is missing"},
     {"train --verifier-name-or-path ''", "--verifier-name-or-path is missing"},
@@ -77,7 +79,7 @@ static const struct {
      "--loss-normalization: 'tokens', one of microbatch, token expected"},
     {V "--accumulation-tail keep", "--accumulation-tail: 'keep', one of drop, step expected"},
     {V "--optimizer sgd", "--optimizer: 'sgd', one of adamw, muon expected"},
-    {V "--on-missing fail", "--on-missing: 'fail', one of raise, skip, warn expected"},
+    {V "--on-missing fail", "--on-missing: 'fail', one of raise, skip, warn, extract expected"},
     {V "--on-nonfinite go", "--on-nonfinite: 'go', one of stop, skip expected"},
     {V "--draft-arch gpt", "--draft-arch: 'gpt', one of llama, qwen3 expected"},
     {V "--save-path ''", "--save-path: '', a folder expected"},
@@ -101,7 +103,9 @@ static const struct {
     {V "--scheduler-warmup-steps 3 --scheduler-warmup-ratio 0.1",
      "--scheduler-warmup-steps 3 and --scheduler-warmup-ratio 0.1 exclude each other: both say "
      "how long the warm-up is"},
-    {V "--on-missing generate", "--on-missing generate is not supported yet"},
+    {V "--on-missing generate",
+     "--on-missing generate is not supported yet; extract has the verifier here make the states, "
+     "without a server"},
     {V "--speculator-type dflash", "--speculator-type dflash is not supported yet"},
     {V "--gradient-accumulation-steps 2 --global-window 8",
      "--gradient-accumulation-steps 2 and --global-window 8 exclude each other: both say how long "
@@ -635,7 +639,8 @@ static void test_help(void **state)
 /* Flags in one column, texts in another, no line too long. */
 static void test_help_layout(void **state)
 {
-    static const char *const commands[] = {"train", "verify", "check", "inspect", "plot"};
+    static const char *const commands[] = {"train", "verify",   "check",  "inspect",
+                                           "plot",  "generate", "extract"};
     char command[40];
 
     (void)state;

@@ -1,5 +1,5 @@
 /* lines.c - the lines of a JSON Lines file, mapped, found once. */
-#include "convert/prepare_parts.h"
+#include "text/text.h"
 
 #include <string.h>
 

@@ -1,0 +1,84 @@
+/* work.c - long calls of the library that go on where they were stopped: their progress, and the
+ * signals that stop them. */
+#include "cli.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const double redraw_seconds = 0.1, line_seconds = 5;
+
+static volatile sig_atomic_t stopped;
+
+static void on_stop(int number)
+{
+    stopped = number;
+}
+
+/* What the parent has made ignored, as nohup does, stays so. */
+static void catch_signals(void)
+{
+    const int all[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction before, action = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
+
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (sigaction(all[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            sigaction(all[i], &action, NULL);
+    signal(SIGPIPE, SIG_IGN); /* who read the progress has left; the work has not */
+    signal(SIGXFSZ, SIG_IGN); /* a file over the limit is an error like a full disk */
+}
+
+void work_begin(work *w, bool quiet)
+{
+    const char *term = getenv("TERM");
+
+    *w = (work){.quiet = quiet};
+    w->terminal = isatty(STDOUT_FILENO) && !(term && strcmp(term, "dumb") == 0);
+    catch_signals();
+}
+
+/* Time left, from the rows of this call. */
+static double seconds_left(const accrue_progress *p)
+{
+    const int64_t made = p->done - p->found;
+
+    return made > 0 ? p->seconds / (double)made * (double)(p->total - p->done) : 0;
+}
+
+int work_progress(const accrue_progress *p, void *payload)
+{
+    work *w = payload;
+    char line[200];
+
+    if (stopped)
+        return 1;
+    if (p->seconds < w->told) /* the work proper begins, and its seconds with it */
+        w->told = 0;
+    if (w->quiet || p->done == p->total ||
+        p->seconds - w->told < (w->terminal ? redraw_seconds : line_seconds))
+        return 0;
+    w->told = p->seconds;
+    snprintf(line, sizeof line, "%s of %s %s  %s tokens/s  %s left", format_count(p->done).s,
+             format_count(p->total).s, p->unit,
+             format_count((int64_t)ratio((double)p->tokens, p->seconds)).s,
+             p->done > p->found ? format_duration(seconds_left(p)).s : "?");
+    if (w->terminal)
+        printf("\r\033[K%s", line);
+    else
+        printf("%s\n", line);
+    w->drawn = w->terminal;
+    fflush(stdout);
+    return 0;
+}
+
+int work_end(work *w, accrue_status status, const accrue_error *err)
+{
+    if (w->drawn)
+        printf("\r\033[K");
+    w->drawn = false;
+    if (status == ACCRUE_ECANCELED && stopped)
+        return cli_fail(128 + stopped, "%s by %s; the same command goes on", err->message,
+                        signals_name(stopped));
+    return status ? cli_fail(cli_exit_code(status), "%s", err->message) : EXIT_SUCCESS;
+}
