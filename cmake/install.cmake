@@ -22,7 +22,7 @@ add_custom_command(OUTPUT ${manual} COMMAND accrue man > ${manual} DEPENDS accru
 add_custom_target(manual ALL DEPENDS ${manual})
 
 install(TARGETS accrue accrue_static accrue_shared)
-install(FILES ${CMAKE_SOURCE_DIR}/include/accrue/accrue.h
+install(FILES ${CMAKE_SOURCE_DIR}/include/accrue/accrue.h ${CMAKE_SOURCE_DIR}/include/accrue/workflow.h
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/accrue)
 install(FILES ${CMAKE_BINARY_DIR}/accrue.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(FILES ${manual} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)

@@ -267,7 +267,7 @@ static void man_flag(FILE *out, const flag *f, const cli_options *o)
     roff(out, value);
     fputs(".\n", out);
     if (!(f->commands & FOR_TRAIN))
-        man_commands(out, f->commands);
+        man_commands(out, f);
     else if (!(f->commands & FOR_VERIFY) && f->role == ROLE_USED)
         fputs("Training only.\n", out);
 }

@@ -31,17 +31,17 @@ static const struct command {
     unsigned flags;  /* whose help `accrue help NAME` shows; 0: none */
     const char *doc; /* NULL: not listed */
 } commands[] = {
+    {"import", cmd_import, FOR_IMPORT, "write a GGUF file's model as a Hugging Face folder"},
+    {"generate", cmd_generate, FOR_GENERATE, "have the verifier answer a data set's prompts"},
+    {"prepare", cmd_prepare, FOR_PREPARE, "make a data set of conversations, texts or tokens"},
+    {"extract", cmd_extract, FOR_EXTRACT, "make the verifier's hidden states for a data set"},
     {"train", cmd_train, FOR_TRAIN, "train a draft model"},
     {"verify", cmd_verify, FOR_VERIFY, "prove gradient accumulation on your own data"},
-    {"generate", cmd_generate, FOR_GENERATE, "have the verifier answer a data set's prompts"},
-    {"extract", cmd_extract, FOR_EXTRACT, "make the verifier's hidden states for a data set"},
-    {"prepare", cmd_prepare, FOR_PREPARE, "make a data set of conversations, texts or tokens"},
-    {"check", cmd_check, FOR_CHECK, "read a data set whole and show every fault"},
-    {"import", cmd_import, FOR_IMPORT, "write a GGUF file's model as a Hugging Face folder"},
     {"eval", cmd_eval, FOR_EVAL, "measure what speculative decoding gains from a draft"},
+    {"export", cmd_export, FOR_EXPORT, "write a draft as llama.cpp reads it"},
+    {"check", cmd_check, FOR_CHECK, "read a data set whole and show every fault"},
     {"inspect", cmd_inspect, FOR_INSPECT, "show what a data set, checkpoint or verifier contains"},
     {"plot", cmd_plot, FOR_PLOT, "draw training runs over each other"},
-    {"export", cmd_export, FOR_EXPORT, "write a draft as llama.cpp reads it"},
     {"help", cmd_help, 0, "show this, or the help of a command"},
     {"--help", cmd_help, 0, NULL},
     {"-h", cmd_help, 0, NULL},

@@ -8,7 +8,7 @@ compiler=$3
 
 rm -rf "$prefix"
 cmake --install "$build" --prefix "$prefix" >/dev/null
-for file in bin/accrue include/accrue/accrue.h share/man/man1/accrue.1; do
+for file in bin/accrue include/accrue/accrue.h include/accrue/workflow.h share/man/man1/accrue.1; do
     [ -s "$prefix/$file" ] || { echo "not installed: $file"; exit 1; }
 done
 PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name accrue.pc)")
