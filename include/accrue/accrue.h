@@ -566,7 +566,7 @@ ACCRUE_API ACCRUE_CHECK accrue_status accrue_inspect(char **out, const char *dir
                                                      accrue_error *err);
 ACCRUE_API void accrue_string_free(char *s);
 
-#include "accrue/workflow.h" /* from a model to a measured draft */
+#include "workflow.h" /* from a model to a measured draft */
 
 #ifdef __cplusplus
 }

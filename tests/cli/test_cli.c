@@ -103,9 +103,6 @@ static const struct {
     {V "--scheduler-warmup-steps 3 --scheduler-warmup-ratio 0.1",
      "--scheduler-warmup-steps 3 and --scheduler-warmup-ratio 0.1 exclude each other: both say "
      "how long the warm-up is"},
-    {V "--on-missing generate",
-     "--on-missing generate is not supported yet; extract has the verifier here make the states, "
-     "without a server"},
     {V "--speculator-type dflash", "--speculator-type dflash is not supported yet"},
     {V "--gradient-accumulation-steps 2 --global-window 8",
      "--gradient-accumulation-steps 2 and --global-window 8 exclude each other: both say how long "
@@ -639,8 +636,9 @@ static void test_help(void **state)
 /* Flags in one column, texts in another, no line too long. */
 static void test_help_layout(void **state)
 {
-    static const char *const commands[] = {"train", "verify",   "check",  "inspect",
-                                           "plot",  "generate", "extract"};
+    static const char *const commands[] = {"import", "generate", "prepare", "extract",
+                                           "train",  "verify",   "eval",    "export",
+                                           "check",  "inspect",  "plot"};
     char command[40];
 
     (void)state;
