@@ -36,11 +36,13 @@ def reference(args):
             out[f"ids_{i}"] = ids.numpy()
             out[f"states_{i}"] = torch.stack(states, 1).numpy()
         for i, text in enumerate(json.load(open(args.prompts))):
-            ids = tokenizer.apply_chat_template([{"role": "user", "content": text}],
-                                                add_generation_prompt=True, return_tensors="pt",
-                                                return_dict=True)["input_ids"]
-            answer = model.generate(ids, max_new_tokens=64, min_new_tokens=64, do_sample=False,
-                                    repetition_penalty=1.0, eos_token_id=None)
+            text = tokenizer.apply_chat_template([{"role": "user", "content": text}],
+                                                 add_generation_prompt=True, return_tensors="pt",
+                                                 return_dict=True)
+            ids = text["input_ids"]
+            # The mask is given: generate would take the padding's id in a prompt for padding.
+            answer = model.generate(ids, attention_mask=text["attention_mask"], max_new_tokens=64,
+                                    do_sample=False, repetition_penalty=1.0)
             out[f"prompt_{i}"] = ids[0].numpy()
             out[f"answer_{i}"] = answer[0, ids.shape[1]:].numpy()
     return out
@@ -69,7 +71,7 @@ def compare_states(args, ref, dtype):
         squares += error, total
         worst = np.maximum(worst, np.sqrt(error / total))
     assert at == got.size
-    print(dtype, "slots", list(slots), "rows", rows, "largest of a row",
+    print(dtype, "slots", slots.tolist(), "rows", rows, "largest of a row",
           " ".join(f"{x:.2e}" for x in worst), "over all",
           " ".join(f"{x:.2e}" for x in np.sqrt(squares[0] / squares[1])), flush=True)
 
