@@ -614,15 +614,16 @@ typedef struct accrue_prepare_report {
     double seconds;
 } accrue_prepare_report;
 
-/* Makes the data set that training reads, and speculators' too, out of conversations, texts, or rows
- * of tokens: input_ids, loss_mask and seq_len, in the order, with the ids and with the masks of
- * `speculators prepare-data` 0.9 for the same files and seed.  A conversation gives a row for each
- * answer, whose tokens alone are supervised.  docs/FORMATS.md has the forms of a line.
+/* Makes the data set that training reads, and speculators' too, out of conversations, texts, or
+ * rows of tokens: input_ids, loss_mask and seq_len, in the order, with the ids and with the masks
+ * of `speculators prepare-data` 0.9 for the same files and seed.  A conversation gives a row for
+ * each answer, whose tokens alone are supervised.  docs/FORMATS.md has the forms of a line, and the
+ * one difference: what a message spells is never a control token.
  *   The folder comes to its name when it is whole.  One that is there is left as it is where it was
  * made from the same files with the same options, and refused (EMISMATCH) where not, unless
  * `overwrite` is set and it holds nothing else.  A canceled or failed call leaves nothing behind.
  * EINVAL for options out of range; EFORMAT, EMISMATCH with file and line for a faulty one; ENOTSUP
- * for a tokenizer or chat template that this version does not know. */
+ * for a tokenizer or chat template that this version does not know.  `cb` may be NULL. */
 ACCRUE_API ACCRUE_CHECK accrue_status accrue_prepare(accrue_prepare_report *out,
                                                      const accrue_prepare_options *opt,
                                                      accrue_progress_cb cb, void *payload,

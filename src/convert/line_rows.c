@@ -1,8 +1,8 @@
 /* line_rows.c - the rows of one line: tokens with their mask as they are, the answers of a
  * conversation, or a text.
  *
- * A conversation gives a row for each answer: all that was said up to it, as the verifier will see it
- * when it is asked for that answer, and only the answer supervised. */
+ * A conversation gives a row for each answer: all that was said up to it, as the verifier will see
+ * it when it is asked for that answer, and only the answer supervised. */
 #include "convert/prepare_parts.h"
 
 #include <stdio.h>

@@ -2,7 +2,6 @@
  * draws that are rejected above their bound, so that rows come in the peer's order. */
 #include "convert/prepare_parts.h"
 
-
 __extension__ typedef unsigned __int128 wide;
 
 typedef struct generator {

@@ -130,12 +130,19 @@ static void make_rows(int64_t i, void *ctx)
     acr_free(name);
 }
 
+/* That no line can be made into rows is not the fault of one. */
+static bool is_fault(const acr_preparation *p, accrue_status status, const accrue_error *why)
+{
+    return (status == ACCRUE_EFORMAT || status == ACCRUE_EMISMATCH) &&
+           strcmp(why->message, p->maker.no_tokenizer.message) != 0 &&
+           strcmp(why->message, p->maker.no_chat.message) != 0;
+}
+
 static accrue_status judge_bad(acr_preparation *p, const chunk *c, int i, accrue_error *err)
 {
-    bool faulty = c->status[i] == ACCRUE_EFORMAT || c->status[i] == ACCRUE_EMISMATCH;
     json_t *entry = NULL;
 
-    if (!faulty || p->opt->on_bad != ACCRUE_POLICY_SKIP)
+    if (!is_fault(p, c->status[i], &c->why[i]) || p->opt->on_bad != ACCRUE_POLICY_SKIP)
         return acr_fail(err, c->status[i], "%s", c->why[i].message);
     if (!p->report->bad_lines++)
         acr_text(p->report->first_bad, sizeof p->report->first_bad, c->why[i].message);
@@ -199,7 +206,7 @@ static accrue_status tell(const acr_preparation *p, const char *unit, int64_t do
     return ACCRUE_OK;
 }
 
-/* How many lines of a file are taken: of many more than will be wanted, the first in their order. */
+/* How many lines of a file are taken: of many more than will be wanted, the first in order. */
 static int64_t lines_of(const acr_preparation *p, const acr_lines *file)
 {
     int64_t most = p->opt->max_samples;

@@ -5,8 +5,8 @@
 #include "data/data.h"
 #include "text/text.h"
 
-/* order.c: the order that numpy.random.default_rng(seed).permutation(n) gives, which is the one that
- * `datasets` shuffles by; acr_free. */
+/* order.c: the order that numpy.random.default_rng(seed).permutation(n) gives, which is the one
+ * that `datasets` shuffles by; acr_free. */
 accrue_status acr_numpy_permutation(int64_t **out, uint64_t seed, int64_t n, accrue_error *err);
 
 /* lines.c: a mapped file of lines. */

@@ -1,5 +1,5 @@
-/* prepared.c - what accrue_prepare leaves beside the rows: prepare.json, by which the same data set is
- * known again, the vocabulary's files, and the list of faulty lines. */
+/* prepared.c - what accrue_prepare leaves beside the rows: prepare.json, by which the same data set
+ * is known again, the vocabulary's files, and the list of faulty lines. */
 #include "convert/prepare_parts.h"
 
 #include <inttypes.h>

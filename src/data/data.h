@@ -128,9 +128,9 @@ void acr_dataset_raw_row(acr_row *out, int64_t *mask_tokens, const acr_dataset *
 bool acr_dataset_supervises(const acr_dataset *d, int64_t row, int64_t total_seq_len);
 int64_t acr_dataset_train_rows(const acr_dataset *d, double ratio); /* int(rows * ratio) */
 
-/* Writes a data set into the folder `dir`, which is there: what `datasets` saves, in files of 500 MB
- * at most, whose rows it formats as torch tensors.  How many rows and tokens there will be is said
- * before, as the files' names have their number.  Rows are copied; a batch of them is kept in
+/* Writes a data set into the folder `dir`, which is there: what `datasets` saves, in files of 500
+ * MB at most, whose rows it formats as torch tensors.  How many rows and tokens there will be is
+ * said before, as the files' names have their number.  Rows are copied; a batch of them is kept in
  * memory.  Every file is on the disk when _close has succeeded; EINVAL where the rows are more or
  * fewer than was said.  _free leaves what was written. */
 typedef struct acr_dataset_writer acr_dataset_writer;

@@ -1,9 +1,11 @@
-/* known_templates.c - the chat templates whose output chat.c makes, as far as a conversation without
- * tools reaches them.  Text is compared in its normal form (template.c): {{ANY}} stands for
+/* known_templates.c - the chat templates whose output chat.c makes, as far as a conversation
+ * without tools reaches them.  Text is compared in its normal form (template.c): {{ANY}} stands for
  * statements that are never reached, @ for whatever a literal says in its place. */
 #include "text/template.h"
 
-#define CHATML_TURN   "{{'<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n'}}"
+#define CHATML_TURN                                                                                \
+    "{{'<|im_start|>' + message.role + '\\n' + message.content + "                                 \
+    "'<|im_end|>\\n'}}"
 #define CHATML_PROMPT "{% if add_generation_prompt %}{{'<|im_start|>assistant\\n'}}{% endif %}"
 #define CHATML_LOOP   "{% for message in messages %}" CHATML_TURN "{% endfor %}" CHATML_PROMPT
 #define QWEN_SYSTEM                                                                                \

@@ -530,3 +530,73 @@ void accrue_string_free(char *s)
 {
     free(s);
 }
+
+void accrue_prepare_options_init(accrue_prepare_options *opt, size_t struct_size)
+{
+    memset(opt, 0, struct_size);
+    opt->struct_size = struct_size;
+    opt->output = "./output";
+    opt->seq_length = 8192;
+    opt->on_bad = ACCRUE_POLICY_RAISE;
+    opt->max_bad = -1;
+}
+
+static void dump_prepare(const accrue_prepare_options *o)
+{
+    const char *path = getenv("FAKE_ACCRUE_OPTIONS");
+    FILE *f = path ? fopen(path, "w") : NULL;
+
+    if (!f)
+        return;
+    fprintf(f, "verifier=%s\noutput=%s\nfiles=", o->verifier, o->output);
+    for (int i = 0; i < o->n_files; i++)
+        fprintf(f, "%s,", o->files[i]);
+    fprintf(f, "\nseq_length=%lld\nmax_samples=%lld\nminimum_valid_tokens=%lld\nseed=%llu\n",
+            (long long)o->seq_length, (long long)o->max_samples, (long long)o->minimum_valid_tokens,
+            (unsigned long long)o->seed);
+    fprintf(f, "draft_vocab_size=%lld\nskip_token_freq=%d\noverwrite=%d\nallow_empty=%d\n",
+            (long long)o->draft_vocab_size, o->skip_token_freq, o->overwrite,
+            o->allow_empty_output);
+    fprintf(f, "on_bad=%d\nmax_bad=%lld\n", (int)o->on_bad, (long long)o->max_bad);
+    fclose(f);
+}
+
+accrue_status accrue_prepare(accrue_prepare_report *out, const accrue_prepare_options *opt,
+                             accrue_progress_cb cb, void *payload, accrue_error *err)
+{
+    accrue_progress p = {
+        .unit = "lines", .done = 1000, .total = 4000, .tokens = 50000, .seconds = 10};
+    accrue_status st = fail_as(opt->verifier, "fail-", err);
+
+    dump_prepare(opt);
+    memset(out, 0, sizeof *out);
+    if (st)
+        return st;
+    if (cb(&p, payload)) {
+        err->status = ACCRUE_ECANCELED;
+        snprintf(err->message, sizeof err->message, "canceled");
+        return ACCRUE_ECANCELED;
+    }
+    *out = (accrue_prepare_report){.lines = 4000,
+                                   .rows = 4321,
+                                   .tokens = 1234567,
+                                   .supervised_tokens = 765432,
+                                   .longest = 2048,
+                                   .bytes = 20000000,
+                                   .files = 1,
+                                   .distinct_tokens = 9000,
+                                   .seconds = 40};
+    if (strcmp(opt->verifier, "faulty") == 0) {
+        out->cut_rows = 12;
+        out->bad_lines = 3;
+        out->unanswered = 4;
+        out->unsupervised_rows = 5;
+        out->short_rows = 6;
+        out->surplus_rows = 7;
+        out->unknown_roles = 8;
+        strcpy(out->unknown_role, "critic");
+        strcpy(out->first_bad, "a.jsonl: line 7: broken");
+    }
+    out->found = strcmp(opt->verifier, "found") == 0;
+    return ACCRUE_OK;
+}
