@@ -4,8 +4,8 @@
 
 int main(int argc, char **argv)
 {
-    char *verifier = argc == 2 ? below(argv[1], "verifier") : NULL;
-    char *draft = argc == 2 ? below(argv[1], "draft") : NULL;
+    char *verifier = argc == 2 ? path_below(argv[1], "verifier") : NULL;
+    char *draft = argc == 2 ? path_below(argv[1], "draft") : NULL;
 
     if (!verifier || mkdir(argv[1], 0777) || mkdir(verifier, 0777) || mkdir(draft, 0777))
         return 1;

@@ -92,7 +92,7 @@ static inline void draft_write_for(const char *dir, int64_t vocab, int64_t draft
 
 /* Text ------------------------------------------------------------------------------------- */
 
-static inline char *below(const char *dir, const char *name)
+static inline char *path_below(const char *dir, const char *name)
 {
     char *path = acr_sprintf("%s/%s", dir, name);
 
@@ -102,7 +102,7 @@ static inline char *below(const char *dir, const char *name)
 
 static inline void write_in(const char *dir, const char *name, const char *text)
 {
-    char *path = below(dir, name);
+    char *path = path_below(dir, name);
 
     write_text(path, text);
     acr_free(path);
@@ -114,10 +114,10 @@ static inline int character_of(int byte)
     int above = 256;
 
     for (int b = 0; b < 256; b++) {
-        const bool plain = (b >= 33 && b <= 126) || (b >= 161 && b != 173);
+        const bool shown = (b >= 33 && b <= 126) || (b >= 161 && b != 173);
         if (b == byte)
-            return plain ? b : above;
-        above += !plain;
+            return shown ? b : above;
+        above += !shown;
     }
     return 0;
 }

@@ -2,8 +2,7 @@
  * what a checkpoint has to hold, and what memory may fail. */
 #include "model_test.h"
 
-#include "draft_files.h"
-#include "infer/infer.h"
+#include "infer_files.h"
 
 enum { LAYERS = 8 };
 
@@ -367,6 +366,72 @@ static void broken_checkpoints_are_refused(void **state)
     remove_folder(dir);
 }
 
+/* A row of a table of the verifier's file. */
+static void copy_row(draft_files *f, const char *to, int64_t row, const acr_weights *w,
+                     const char *from, int64_t of)
+{
+    const size_t bytes = V_HIDDEN * sizeof(float);
+    char *table = f->blocks[draft_tensor(f, to) - f->tensors];
+
+    memcpy(table + (size_t)row * bytes,
+           (const char *)acr_weights_find(w, from)->data + (size_t)of * bytes, bytes);
+}
+
+/* Without tables of its own a draft has the verifier's, as if they were copied into it. */
+static void lacking_tables_are_the_verifier_s(void **state)
+{
+    (void)state;
+    for (int reduced = 0; reduced < 2; reduced++) {
+        accrue_error e = {0};
+        char *verifier = make_folder(), *with = make_folder(), *without = make_folder();
+        acr_verifier_shape v = {
+            .hidden_size = V_HIDDEN, .vocab_size = V_VOCAB, .n_layers = V_LAYERS};
+        source s = {.seed = 8};
+        sample x = sample_make(&s, 12, 1);
+        const int64_t n = reduced ? 20 : V_VOCAB;
+        acr_draft *d[2] = {NULL};
+        acr_weights *w = NULL;
+        const int64_t *d2t = NULL;
+        draft_files f;
+
+        verifier_write(verifier, V_VOCAB, V_EOS, 5);
+        draft_make_for(&f, V_VOCAB, n, 1, true, verifier, 6);
+        assert_ok(acr_weights_open(&w, verifier, &e), &e);
+        d2t = reduced ? draft_tensor(&f, "d2t")->data : NULL;
+        for (int64_t i = 0; i < V_VOCAB; i++)
+            copy_row(&f, "embed_tokens.weight", i, w, "model.embed_tokens.weight", i);
+        for (int64_t i = 0; i < n; i++)
+            copy_row(&f, "lm_head.weight", i, w, "lm_head.weight", i + (d2t ? d2t[i] : 0));
+        draft_files_write(&f, with);
+        draft_drop(&f, "embed_tokens.weight");
+        draft_drop(&f, "lm_head.weight");
+        draft_files_write(&f, without);
+        for (int i = 0; i < 2; i++) {
+            assert_ok(acr_draft_open(&d[i], i ? without : with, verifier, &v, ACCRUE_F64, 64, &e),
+                      &e);
+            assert_ok(acr_draft_extend(d[i], x.ids, x.hidden, x.n, &e), &e);
+            assert_ok(acr_draft_step(d[i], 3, &e), &e);
+        }
+        assert_memory_equal(acr_draft_logits(d[0]), acr_draft_logits(d[1]),
+                            (size_t)n * sizeof(double));
+        acr_draft_free(d[1]);
+        assert_fails(acr_draft_open(&d[1], without, "no/such", &v, ACCRUE_F32, 64, &e), ACCRUE_EIO,
+                     &e, "no/such", NULL);
+        verifier_write(verifier, V_VOCAB + 1, V_EOS, 5);
+        assert_fails(acr_draft_open(&d[1], without, verifier, &v, ACCRUE_F32, 64, &e),
+                     ACCRUE_EMISMATCH, &e, "model.embed_tokens.weight", "[48, 16]", NULL);
+        assert_fails(acr_draft_open(&d[1], without, with, &v, ACCRUE_F32, 64, &e), ACCRUE_EFORMAT,
+                     &e, "model.embed_tokens.weight is missing", NULL);
+        acr_draft_free(d[0]);
+        acr_weights_close(w);
+        draft_files_free(&f);
+        sample_free(&x);
+        remove_folder(verifier);
+        remove_folder(with);
+        remove_folder(without);
+    }
+}
+
 static void memory_may_fail_anywhere(void **state)
 {
     draft_files f;
@@ -403,6 +468,7 @@ int main(void)
         cmocka_unit_test(other_verifiers_are_refused),
         cmocka_unit_test(default_layers),
         cmocka_unit_test(broken_checkpoints_are_refused),
+        cmocka_unit_test(lacking_tables_are_the_verifier_s),
         cmocka_unit_test(memory_may_fail_anywhere),
     };
 

@@ -15,9 +15,9 @@ static place place_make(void)
 {
     place p = {.dir = make_folder()};
 
-    p.verifier = below(p.dir, "verifier");
-    p.draft = below(p.dir, "draft");
-    p.prompts = below(p.dir, "prompts");
+    p.verifier = path_below(p.dir, "verifier");
+    p.draft = path_below(p.dir, "draft");
+    p.prompts = path_below(p.dir, "prompts");
     assert_int_equal(mkdir(p.verifier, 0777), 0);
     assert_int_equal(mkdir(p.draft, 0777), 0);
     verifier_write(p.verifier, VOCAB, IM_END, 5);

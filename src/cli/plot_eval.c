@@ -7,10 +7,10 @@
 #include <math.h>
 
 #define WIDTH     940.0
-#define HEIGHT    330.0
+#define HEIGHT    342.0
 #define MARGIN    18.0
 #define LEFT      48.0 /* of a panel, for the labels */
-#define TOP       92.0
+#define TOP       104.0
 #define BOTTOM    46.0
 #define TICKS     5
 #define HALF      0.36 /* of a group of bars, in groups */
@@ -28,6 +28,7 @@ typedef struct chart {
 
 typedef struct bars {
     const char *title, *below; /* what the bars are of */
+    const char *legend[2];     /* of the series, where there are two */
     int first, n, series;      /* groups are numbered from `first` */
     double (*value)(const accrue_eval_report *r, int series, int i);
     double left, right;
@@ -47,7 +48,7 @@ static double share_of_rounds(const accrue_eval_report *r, int series, int i)
     return ratio((double)r->accepted_length[i], (double)r->rounds);
 }
 
-/* The least of 0.05, 0.1, 0.25, 0.5 and 1 that is above every bar. */
+/* The least of 0.05, 0.1, 0.25, 0.5 and 1 that is above every bar and its figure. */
 static double axis_top(const accrue_eval_report *r, const bars *b)
 {
     static const double tops[] = {0.05, 0.1, 0.25, 0.5};
@@ -57,7 +58,7 @@ static double axis_top(const accrue_eval_report *r, const bars *b)
         for (int i = 0; i < b->n; i++)
             most = fmax(most, b->value(r, s, i));
     for (size_t i = 0; i < sizeof tops / sizeof tops[0]; i++)
-        if (most <= tops[i])
+        if (most <= 0.93 * tops[i])
             return tops[i];
     return 1;
 }
@@ -67,13 +68,32 @@ static double height_at(const bars *b, double y)
     return HEIGHT - BOTTOM - y / b->top * (HEIGHT - BOTTOM - TOP);
 }
 
+static void series_color(cairo_t *cr, int series)
+{
+    ink_color(cr, series ? GIVEN : RATE, series ? 0.75 : 1);
+}
+
+static void draw_legend(cairo_t *cr, const bars *b, double x)
+{
+    ink_font(cr, 12, false);
+    for (int s = 0; b->series == 2 && s < 2; s++) {
+        series_color(cr, s);
+        cairo_rectangle(cr, x, TOP - 31, 10, 10);
+        cairo_fill(cr);
+        ink_color(cr, INK, 1);
+        ink_text(cr, x + 15, TOP - 22, 0, b->legend[s]);
+        x += 15 + ink_width(cr, b->legend[s]) + 16;
+    }
+}
+
 static void draw_axis(cairo_t *cr, const bars *b)
 {
     char label[MAX_LABEL];
 
     ink_font(cr, 13, true);
     ink_color(cr, INK, 1);
-    ink_text(cr, b->left, TOP - 14, 0, b->title);
+    ink_text(cr, b->left, TOP - 22, 0, b->title);
+    draw_legend(cr, b, b->left + ink_width(cr, b->title) + 16);
     ink_font(cr, 11, false);
     cairo_set_line_width(cr, 1);
     for (int t = 0; t <= TICKS; t++) {
@@ -90,7 +110,7 @@ static void draw_axis(cairo_t *cr, const bars *b)
 static void draw_bars(cairo_t *cr, const accrue_eval_report *r, const bars *b)
 {
     const double group = (b->right - b->left) / b->n, width = 2 * HALF * group / b->series;
-    const bool roomy = group >= 30 * b->series;
+    const int digits = width >= 36 ? 3 : width >= 28 ? 2 : 0; /* as many as there is room for */
     char label[MAX_LABEL];
 
     draw_axis(cr, b);
@@ -98,12 +118,12 @@ static void draw_bars(cairo_t *cr, const accrue_eval_report *r, const bars *b)
         const double middle = b->left + (i + 0.5) * group;
         for (int s = 0; s < b->series; s++) {
             const double x = middle - HALF * group + s * width, y = b->value(r, s, i);
-            ink_color(cr, s ? GIVEN : RATE, s ? 0.75 : 1);
+            series_color(cr, s);
             cairo_rectangle(cr, x, height_at(b, y), width - 2, height_at(b, 0) - height_at(b, y));
             cairo_fill(cr);
-            snprintf(label, sizeof label, "%.3f", y);
+            snprintf(label, sizeof label, "%.*f", digits, y);
             ink_color(cr, INK, 1);
-            if (roomy)
+            if (digits)
                 ink_text(cr, x + width / 2 - 1, height_at(b, y) - 4, 0.5, label);
         }
         snprintf(label, sizeof label, "%d", i + b->first);
@@ -137,7 +157,8 @@ static void draw(cairo_t *cr, void *ctx)
     const chart *c = ctx;
     const accrue_eval_report *r = c->report;
     const double middle = WIDTH / 2;
-    bars by_position = {.title = "Accepted, of all rounds and of those that came so far",
+    bars by_position = {.title = "Accepted",
+                        .legend = {"of all rounds", "of those that came so far"},
                         .below = "drafted token of the round",
                         .first = 1,
                         .n = r->num_speculative_tokens,
