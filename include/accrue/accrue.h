@@ -706,6 +706,54 @@ ACCRUE_API ACCRUE_CHECK accrue_status accrue_prepare(accrue_prepare_report *out,
                                                      accrue_progress_cb cb, void *payload,
                                                      accrue_error *err);
 
+/* Importing a model: a Hugging Face folder out of a GGUF file. */
+typedef enum accrue_import_dtype {
+    ACCRUE_IMPORT_AUTO = 0, /* what the file's numbers need: quantised ones become bfloat16 */
+    ACCRUE_IMPORT_BF16 = 1,
+    ACCRUE_IMPORT_F16 = 2,
+    ACCRUE_IMPORT_F32 = 3
+} accrue_import_dtype;
+
+typedef struct accrue_import_options {
+    size_t struct_size; /* set by accrue_import_options_init; do not touch */
+    const char *model;  /* the file */
+    const char *out;    /* the folder, which must not be there */
+    accrue_import_dtype dtype;
+} accrue_import_options;
+
+ACCRUE_API void accrue_import_options_init(accrue_import_options *opt, size_t struct_size);
+
+typedef struct accrue_import_type {
+    char name[8]; /* as GGUF names it: "Q4_K" */
+    int64_t tensors, parameters;
+    int64_t source_bytes, bytes; /* in the file; in the folder */
+} accrue_import_type;
+
+typedef struct accrue_import_report {
+    bool found; /* the folder is an import of that file: nothing was written */
+    char architecture[16], dtype[16]; /* "llama"; "bfloat16": what config.json says */
+    int64_t tensors, parameters, layers, vocab_size;
+    int64_t source_bytes, bytes; /* of the file; of all files of the folder */
+    int n_types;
+    accrue_import_type types[16];
+    bool tokenizer, chat_template; /* whether the folder has them */
+    char tokenizer_why[200];       /* why not */
+    double seconds;
+} accrue_import_report;
+
+/* Writes config.json, generation_config.json, model.safetensors, tokenizer.json with its
+ * tokenizer_config.json and chat_template.jinja where the file carries a byte-level BPE vocabulary,
+ * and import.json, which says of what file they are.  docs/FORMATS.md has the mapping.  The folder
+ * comes to its name when all is on the disk; after a failure nothing is left.  A folder that is
+ * there is refused (EMISMATCH) unless it is a finished import of the same bytes as the same dtype;
+ * then nothing is done.  `cb` (may be NULL) is told of the bytes of model.safetensors; stopped by
+ * it, nothing is left either.  EFORMAT where a weight is not finite, ENUMERIC where one is too large
+ * for float16. */
+ACCRUE_API ACCRUE_CHECK accrue_status accrue_import(accrue_import_report *out,
+                                                    const accrue_import_options *opt,
+                                                    accrue_progress_cb cb, void *payload,
+                                                    accrue_error *err);
+
 #ifdef __cplusplus
 }
 #endif

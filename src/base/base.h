@@ -173,5 +173,7 @@ typedef struct acr_map {
 } acr_map;
 accrue_status acr_map_open(acr_map *out, const char *path, accrue_error *err);
 void acr_map_close(acr_map *map);
+/* Lets bytes of a mapping that have been read leave memory; they can be read again. */
+void acr_map_release(const void *data, size_t bytes);
 
 #endif

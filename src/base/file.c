@@ -118,6 +118,17 @@ void acr_map_close(acr_map *map)
     map->bytes = 0;
 }
 
+/* Only pages that lie in them entirely, so that nobody's other bytes go. */
+void acr_map_release(const void *data, size_t bytes)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t first = ((uintptr_t)data + page - 1) / page * page;
+    const uintptr_t last = ((uintptr_t)data + bytes) / page * page;
+
+    if (first < last)
+        madvise((void *)first, last - first, MADV_DONTNEED);
+}
+
 accrue_status acr_output_open(acr_output *out, const char *path, size_t expected,
                               acr_hasher *hasher, accrue_error *err)
 {

@@ -17,6 +17,7 @@ enum { EXIT_BAD_INPUT = 2, EXIT_INTERRUPTED = 130 };
 
 int cmd_train(int argc, char **argv);
 int cmd_verify(int argc, char **argv);
+int cmd_import(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_plot(int argc, char **argv);
 int cmd_check(int argc, char **argv);

@@ -62,8 +62,6 @@ static void defaults_of(cli_options *o, unsigned command)
         o->train.compute = ACCRUE_F64;
     if (command == FOR_PREPARE)
         o->train.seed = o->prepare.seed;
-    if (command == FOR_GENERATE)
-        o->prepare.output = NULL;
 }
 
 static const struct {
@@ -107,6 +105,12 @@ static const struct {
      "everything that accrue train would stop at or leave out. Sizes that no flag gives are "
      "those of the first row.",
      "Exit status: 0 no fault; 2 faults, or bad input: a flag, a value or a file."},
+    {FOR_IMPORT, "import", " MODEL.gguf",
+     "Write a GGUF file's model as a Hugging Face folder: configuration, safetensors, and the "
+     "tokenizer where the file carries a byte-level BPE vocabulary.",
+     "A folder that is a finished import of the same file is left as it is.\n"
+     "Exit status: 0 done; 1 failed while writing, and nothing is left; 2 bad input: a flag, a "
+     "value or a file."},
     {FOR_INSPECT, "inspect", " DIR",
      "Show what a data set, checkpoint or verifier folder contains.",
      "Exit status: 0 done; 2 DIR cannot be read or is none of these."},
@@ -273,6 +277,7 @@ void flags_man(FILE *out)
             ".B accrue check\n\\fIDATA\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue prepare\n\\fIFILE\\fP... \\-\\-verifier\\-name\\-or\\-path "
             "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
+            ".B accrue import\n\\fIMODEL.gguf\\fP \\-\\-out \\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
             ".B accrue inspect\n\\fIDIR\\fP [\\-\\-json]\n.br\n"
             ".B accrue plot\n\\fIDIR\\fP... [\\-\\-out \\fIFILE\\fP]\n"
             ".SH DESCRIPTION\n"
@@ -293,6 +298,8 @@ void flags_man(FILE *out)
             "\\fBaccrue prepare\\fP makes a data set out of conversations, texts or rows of "
             "tokens, with the ids, masks and order of \\fBspeculators prepare\\-data\\fP; its "
             "seed is 0 unless given.\n.PP\n"
+            "\\fBaccrue import\\fP writes a GGUF file's model as a Hugging Face folder, which "
+            "then can be a verifier. It takes \\-\\-out, \\-\\-dtype and \\-\\-json.\n.PP\n"
             "\\fBaccrue inspect\\fP shows what a data set, checkpoint or verifier folder "
             "contains.\n.PP\n"
             "\\fBaccrue plot\\fP draws training runs over each other, from their metrics.jsonl or "

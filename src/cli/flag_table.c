@@ -58,6 +58,12 @@ static const flag_choice schedulers[] = {{"linear", ACCRUE_SCHEDULE_LINEAR},
                                          {"none", ACCRUE_SCHEDULE_NONE},
                                          {NULL, 0}};
 
+static const flag_choice import_dtypes[] = {{"auto", ACCRUE_IMPORT_AUTO},
+                                            {"bfloat16", ACCRUE_IMPORT_BF16},
+                                            {"float16", ACCRUE_IMPORT_F16},
+                                            {"float32", ACCRUE_IMPORT_F32},
+                                            {NULL, 0}};
+
 static const flag table[] = {
     GROUP("General", ""),
     {"speculator-type", FLAG_STRING, ROLE_LATER, FOR_TRAIN, .arg = "TYPE", .peer = "eagle3",
@@ -79,11 +85,12 @@ static const flag table[] = {
     {"dump-config", FLAG_BOOL, ROLE_USED, FOR_TRAIN, AT(dump_config),
      .help = "Print the resolved configuration as such a file, and end"},
     {"json", FLAG_BOOL, ROLE_USED,
-     FOR_VERIFY | FOR_INSPECT | FOR_CHECK | FOR_PREPARE | FOR_GENERATE | FOR_EXTRACT, AT(json),
-     .help = "Print JSON instead of a table"},
+     FOR_VERIFY | FOR_INSPECT | FOR_CHECK | FOR_PREPARE | FOR_IMPORT | FOR_GENERATE | FOR_EXTRACT,
+     AT(json), .help = "Print JSON instead of a table"},
     {"help", FLAG_BOOL, ROLE_USED,
-     RUN | FOR_INSPECT | FOR_CHECK | FOR_PLOT | FOR_PREPARE | FOR_GENERATE | FOR_EXTRACT, AT(help),
-     .help = "Print this help"},
+     RUN | FOR_INSPECT | FOR_CHECK | FOR_PLOT | FOR_PREPARE | FOR_IMPORT | FOR_GENERATE |
+         FOR_EXTRACT,
+     AT(help), .help = "Print this help"},
 
     GROUP("Verifier", "verifier"),
     {"verifier-name-or-path", FLAG_STRING, ROLE_USED,
@@ -312,9 +319,8 @@ static const flag table[] = {
          "is taken gets a number"},
 
     GROUP("Prepare", NULL),
-    {"output", FLAG_STRING, ROLE_USED, FOR_PREPARE | FOR_GENERATE, AT(prepare.output),
-     .arg = "PATH", .expects = "a path",
-     .help = "Folder of the data set; of generate, the file of answers, which has no default"},
+    {"output", FLAG_STRING, ROLE_USED, FOR_PREPARE, AT(prepare.output), .arg = "DIR",
+     .expects = "a folder", .help = "Folder of the data set"},
     {"seq-length", FLAG_INT64, ROLE_USED, FOR_PREPARE, AT(prepare.seq_length), .arg = "N", .min = 1,
      .max = 1 << 30, .help = "Tokens of a row at most; what is longer is cut"},
     {"max-samples", FLAG_INT64, ROLE_USED, FOR_PREPARE, AT(prepare.max_samples), .arg = "N",
@@ -329,6 +335,8 @@ static const flag table[] = {
      .help = "Write a data set without any row too"},
 
     GROUP("Generate", NULL),
+    {"output", FLAG_STRING, ROLE_USED, FOR_GENERATE, AT(generate.output), .arg = "FILE",
+     .expects = "a file", .unset = "required", .help = "JSON Lines to write"},
     {"max-new-tokens", FLAG_INT64, ROLE_USED, FOR_GENERATE, AT(generate.max_new_tokens), .arg = "N",
      .min = 1, .max = 1 << 24, .help = "Tokens of an answer at most"},
     {"temperature", FLAG_DOUBLE, ROLE_USED, FOR_GENERATE, AT(generate.temperature), .arg = "X",
@@ -343,6 +351,13 @@ static const flag table[] = {
      .help = "Compute dtype"},
     {"limit", FLAG_INT64, ROLE_USED, FOR_GENERATE, AT(generate.limit), .arg = "N", FROM(1),
      .unset = "all", .help = "Rows at most, the first ones"},
+
+    GROUP("Import", NULL),
+    {"out", FLAG_STRING, ROLE_USED, FOR_IMPORT, AT(out), .arg = "DIR", .expects = "a folder",
+     .unset = "required", .help = "Folder to write, which must not be there yet"},
+    {"dtype", FLAG_CHOICE, ROLE_USED, FOR_IMPORT, AT(import_dtype), .choices = import_dtypes,
+     .help = "Type of the weights written; auto keeps what the file has, and makes quantised ones "
+             "bfloat16"},
 
     GROUP("Plot", NULL),
     {"out", FLAG_STRING, ROLE_USED, FOR_PLOT, AT(out), .arg = "FILE", .expects = "a file",

@@ -119,6 +119,20 @@ static bool belongs(const parser *p, const flag *f)
     return f->commands & p->command;
 }
 
+/* Commands may have flags of one name that are not the same. */
+static int find(const parser *p, const char *name)
+{
+    int other = -1;
+
+    for (int i = 0; i < p->n_flags; i++)
+        if (p->flags[i].name && strcmp(p->flags[i].name, name) == 0) {
+            if (belongs(p, &p->flags[i]))
+                return i;
+            other = i;
+        }
+    return other;
+}
+
 /* The flags' names, then what others call them. */
 static const char *flag_candidate(int i, void *ctx)
 {
@@ -243,9 +257,9 @@ static int take_argument(parser *p)
     if (strcmp(arg, "-h") == 0)
         arg = "--help";
     if (strncmp(arg, "--", 2) != 0 || !arg[2]) {
-        int room = p->command & (FOR_PLOT | FOR_PREPARE)                   ? MAX_DIRS
-                   : p->command & (FOR_INSPECT | FOR_CHECK | FOR_GENERATE) ? 1
-                                                                           : 0;
+        int room = p->command & (FOR_PLOT | FOR_PREPARE)                                ? MAX_DIRS
+                   : p->command & (FOR_INSPECT | FOR_CHECK | FOR_IMPORT | FOR_GENERATE) ? 1
+                                                                                        : 0;
         if (arg[0] != '-' && p->o->n_dirs < room) {
             p->o->dirs[p->o->n_dirs++] = arg;
             return 0;
@@ -263,9 +277,9 @@ static int take_argument(parser *p)
         if (*s == '_')
             *s = '-';
 
-    int i = flags_find(name);
+    int i = find(p, name);
     if (i < 0 && strncmp(name, "no-", 3) == 0) {
-        i = flags_find(name + 3);
+        i = find(p, name + 3);
         on = false;
         if (i >= 0 && !flags_is_switch(&p->flags[i]))
             i = -1;

@@ -23,12 +23,13 @@ typedef struct cli_options {
     bool dry_run, json, help, dump_config;
     const char *config;
     const char *logger, *log_dir, *run_name;
-    const char *out, *title; /* of accrue plot */
+    const char *out, *title; /* of accrue plot; out: of import too */
+    accrue_import_dtype import_dtype;
     int64_t smooth;
     accrue_prepare_options prepare;   /* less what is in `train` and `dirs` */
-    accrue_generate_options generate; /* the same; `output` is prepare's */
-    const char *dirs[MAX_DIRS]; /* inspect DIR, check DATA, plot DIR..., prepare FILE..., generate
-                                   FILE */
+    accrue_generate_options generate; /* the same */
+    const char *dirs[MAX_DIRS];       /* inspect DIR, check DATA, plot DIR..., import MODEL, prepare
+                                         FILE..., generate FILE */
     int n_dirs;
     int target_layer_ids[MAX_LIST], full_attention_indices[MAX_LIST];
     flag_origin origin[MAX_FLAGS]; /* by index into the table */

@@ -37,6 +37,7 @@ static const struct command {
     {"extract", cmd_extract, FOR_EXTRACT, "make the verifier's hidden states for a data set"},
     {"prepare", cmd_prepare, FOR_PREPARE, "make a data set of conversations, texts or tokens"},
     {"check", cmd_check, FOR_CHECK, "read a data set whole and show every fault"},
+    {"import", cmd_import, FOR_IMPORT, "write a GGUF file's model as a Hugging Face folder"},
     {"inspect", cmd_inspect, FOR_INSPECT, "show what a data set, checkpoint or verifier contains"},
     {"plot", cmd_plot, FOR_PLOT, "draw training runs over each other"},
     {"help", cmd_help, 0, "show this, or the help of a command"},

@@ -25,7 +25,8 @@ const acr_tensor *acr_safetensors_find(const acr_safetensors *f, const char *nam
 
 /* Where the bytes of tensors come from that are not simply at `data`. */
 typedef struct acr_tensor_source {
-    /* Where bytes [offset, offset + n) of the tensor are: in `buffer`, or in place. */
+    /* Where bytes [offset, offset + n) of the tensor are: in `buffer`, or in place.  NULL ends the
+     * writing with ECANCELED; who gave it knows why. */
     const void *(*read)(void *buffer, const acr_tensor *t, size_t offset, size_t n, void *ctx);
     void *ctx;
     void *buffer; /* [buffer_bytes], a multiple of 8: they are asked for in pieces of that size */
@@ -55,8 +56,9 @@ accrue_status acr_npy_write(const char *path, const acr_tensor *t, accrue_error 
 
 /* GGUF ------------------------------------------------------------------------------------ */
 
-/* A mapped GGUF file, versions 2 and 3, little endian.  Refused: absurd counts, offsets that are not
- * aligned, tensors that overlap or end past the file, unknown types, keys given twice. */
+/* A mapped GGUF file, versions 2 and 3, little endian.  Refused: absurd counts, offsets that are
+ * not aligned, tensors that overlap or end past the file, unknown types, names given twice, strings
+ * that are not UTF-8. */
 typedef struct acr_gguf acr_gguf;
 
 typedef enum acr_gguf_type { /* as the file numbers them */
@@ -88,20 +90,24 @@ typedef struct acr_gguf_tensor {
 
 accrue_status acr_gguf_open(acr_gguf **out, const char *path, accrue_error *err);
 void acr_gguf_close(acr_gguf *g);
+const char *acr_gguf_path(const acr_gguf *g); /* as it was opened */
 int acr_gguf_count(const acr_gguf *g);
 const acr_gguf_tensor *acr_gguf_at(const acr_gguf *g, int i);
 const acr_gguf_tensor *acr_gguf_find(const acr_gguf *g, const char *name); /* or NULL */
 /* The metadata: numbers, strings, booleans, and arrays of these; owned by `g`. */
 const json_t *acr_gguf_metadata(const acr_gguf *g);
-/* `n` elements from a whole number of blocks on, as f32: what llama.cpp's reference code and the
- * `gguf` package make of them, bit for bit. */
+/* `n` elements, a whole number of blocks, of a float or quantised type as f32: what llama.cpp's
+ * reference code and the `gguf` package make of them, bit for bit (f64 is rounded). */
 void acr_gguf_dequantize(acr_gguf_type type, const void *blocks, int64_t n, float *out);
-int acr_gguf_block(acr_gguf_type type, size_t *bytes); /* elements of a block and its bytes */
-/* The tokenizer.json object that the metadata's byte-level BPE vocabulary amounts to, and the files
- * that go with it; *out is NULL where the file carries another kind of vocabulary or none, which
- * `why` (ACR_WHY bytes) then tells. */
+int acr_gguf_block(acr_gguf_type type, size_t *bytes);   /* elements of a block and its bytes */
+bool acr_gguf_plain(acr_gguf_type type, acr_dtype *out); /* false: a quantised type */
+/* The tokenizer.json object that the metadata's byte-level BPE vocabulary amounts to; *out is NULL
+ * where the file carries another kind of vocabulary, or none, which `why` (ACR_WHY bytes) then
+ * tells.  EFORMAT where it is not whole. */
 enum { ACR_WHY = 200 };
 accrue_status acr_gguf_tokenizer(json_t **out, char *why, const acr_gguf *g, accrue_error *err);
+/* tokenizer_config.json beside it: the special tokens and the context length. */
+accrue_status acr_gguf_tokenizer_config(json_t **out, const acr_gguf *g, accrue_error *err);
 
 /* Data set -------------------------------------------------------------------------------- */
 

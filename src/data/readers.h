@@ -17,6 +17,9 @@ accrue_status acr_safetensors_reparse(acr_safetensors **f, const uint8_t *head, 
  * `bytes`, which acr_safetensors_reparse then says. */
 size_t acr_safetensors_head(const uint8_t prefix[8], size_t bytes);
 
+accrue_status acr_gguf_parse(acr_gguf **out, const uint8_t *data, size_t bytes, const char *name,
+                             accrue_error *err);
+
 accrue_status acr_npy_parse(acr_tensor *out, const uint8_t *data, size_t bytes, const char *name,
                             accrue_error *err);
 

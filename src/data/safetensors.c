@@ -395,7 +395,9 @@ static accrue_status write_tensor(acr_output *o, const acr_tensor *t,
         return acr_output_write(o, t->data, t->bytes, err);
     for (size_t at = 0; at < t->bytes && !st; at += source->buffer_bytes) {
         size_t n = t->bytes - at < source->buffer_bytes ? t->bytes - at : source->buffer_bytes;
-        st = acr_output_write(o, source->read(source->buffer, t, at, n, source->ctx), n, err);
+        const void *bytes = source->read(source->buffer, t, at, n, source->ctx);
+        st = bytes ? acr_output_write(o, bytes, n, err)
+                   : acr_fail(err, ACCRUE_ECANCELED, "%s: tensor '%s': given up", o->path, t->name);
     }
     return st;
 }

@@ -170,7 +170,8 @@ typedef struct acr_backend {
     size_t (*packed_bytes)(acr_dtype type, int64_t n, int64_t k);
     void (*pack)(const acr_packed *p, int64_t first, int64_t rows, const void *w);
     void (*packed_rows)(const acr_packed *p, int64_t n, const int64_t *ids, void *out);
-    /* The elements are gemm's of the same operands (NT), to the bit, for any m. */
+    /* The elements are gemm's of the same operands (NT), to the bit, for any m (not those of
+     * matrix units). */
     void (*products)(const acr_products *x);
     void (*round_bf16)(int64_t n, const void *x, void *y); /* y may be x */
 

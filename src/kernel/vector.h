@@ -51,6 +51,26 @@ INLINE vec v_set(real x)
     return x - (vec){0}; /* not 0 + x, which would turn -0 into 0 */
 }
 
+/* v in a register, where a compiler would rather load it again for each use. */
+INLINE vec v_keep(vec v)
+{
+#if defined(__x86_64__)
+    __asm__("" : "+v"(v));
+#elif defined(__aarch64__)
+    __asm__("" : "+w"(v));
+#endif
+    return v;
+}
+
+/* p, of which the compiler no longer knows what it has read there. */
+INLINE const void *forget(const void *p)
+{
+#if defined(__GNUC__)
+    __asm__("" : "+r"(p));
+#endif
+    return p;
+}
+
 /* a * b + c, fused where the machine can. */
 INLINE vec v_fma(vec a, vec b, vec c)
 {

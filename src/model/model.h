@@ -83,8 +83,9 @@ int acr_pretrained_find(const acr_pretrained *p, const char *name); /* -1: none 
 /* Rows [first, first + n) of its outermost dimension, as `real`: F32 or F64. */
 accrue_status acr_pretrained_read(void *out, acr_dtype real, const acr_pretrained *p, int i,
                                   int64_t first, int64_t n, accrue_error *err);
-/* NULL for a folder. */
+/* The file, and the tensor in it that the i-th is made of; NULL for a folder. */
 const acr_gguf *acr_pretrained_gguf(const acr_pretrained *p);
+const acr_gguf_tensor *acr_pretrained_origin(const acr_pretrained *p, int i);
 
 /* Sets cosines and sines of positions [0, t->positions), which have their room. */
 void acr_rope_fill(acr_rope_table *t, const acr_rope_config *r, acr_dtype real);

@@ -462,6 +462,40 @@ const char *accrue_fault_name(accrue_fault_kind kind)
 }
 
 /* "faults-7": seven of them and a notice. */
+void accrue_import_options_init(accrue_import_options *o, size_t struct_size)
+{
+    memset(o, 0, struct_size);
+    o->struct_size = struct_size;
+}
+
+accrue_status accrue_import(accrue_import_report *out, const accrue_import_options *o,
+                            accrue_progress_cb cb, void *payload, accrue_error *err)
+{
+    accrue_progress p = {.unit = "bytes", .done = 1000000, .total = 4000000, .seconds = 6};
+    accrue_status st = fail_as(o->model, "fail-", err);
+
+    memset(out, 0, sizeof *out);
+    if (st || cb(&p, payload))
+        return st;
+    *out = (accrue_import_report){.found = strcmp(o->model, "found") == 0,
+                                  .architecture = "qwen3",
+                                  .dtype = "bfloat16",
+                                  .tensors = 12,
+                                  .parameters = 3456,
+                                  .layers = 1,
+                                  .vocab_size = 789,
+                                  .source_bytes = 2000000,
+                                  .bytes = 4000000,
+                                  .n_types = 1,
+                                  .types = {{"Q4_K", 12, 3456, 2000000, 4000000}},
+                                  .tokenizer = strcmp(o->model, "spm") != 0,
+                                  .chat_template = strcmp(o->model, "found") == 0,
+                                  .seconds = 2};
+    if (!out->tokenizer)
+        snprintf(out->tokenizer_why, sizeof out->tokenizer_why, "of another kind");
+    return ACCRUE_OK;
+}
+
 accrue_status accrue_check(accrue_check_report *out, const accrue_check_options *o,
                            accrue_check_cb cb, void *payload, accrue_error *err)
 {

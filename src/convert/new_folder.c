@@ -1,0 +1,186 @@
+/* new_folder.c - a folder under a temporary name beside its own, which one rename brings there. */
+#include "convert/new_folder.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+/* The files that it may hold, and the folder where that leaves it empty. */
+static void remove_files(const acr_new_folder *f, const char *folder)
+{
+    for (const char *const *file = f->files; *file; file++) {
+        char *path = acr_sprintf("%s/%s", folder, *file);
+        if (path)
+            unlink(path);
+        acr_free(path);
+    }
+    rmdir(folder);
+}
+
+/* "<prefix><process>" of a process that is no more. */
+static bool is_left_over(const char *name, const char *prefix)
+{
+    size_t length = strlen(prefix);
+    const char *digits = name + length;
+    long process = 0;
+
+    if (strncmp(name, prefix, length) != 0 || !isdigit((unsigned char)*digits) ||
+        strspn(digits, "0123456789") != strlen(digits))
+        return false;
+    process = strtol(digits, NULL, 10);
+    return process > 0 && process <= INT32_MAX && process != getpid() &&
+           kill((pid_t)process, 0) != 0 && errno == ESRCH;
+}
+
+static void remove_left_overs(const acr_new_folder *f, const char *prefix)
+{
+    DIR *d = opendir(f->parent);
+    const struct dirent *entry = NULL;
+
+    while (d && (entry = readdir(d))) {
+        char *path = NULL;
+        if (!is_left_over(entry->d_name, prefix))
+            continue;
+        path = acr_sprintf("%s/%s", f->parent, entry->d_name);
+        if (path && !acr_is_link(path))
+            remove_files(f, path);
+        acr_free(path);
+    }
+    if (d)
+        closedir(d);
+}
+
+static accrue_status make_parents(const char *dir, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    char *path = acr_strdup(dir);
+
+    if (!path)
+        return acr_enomem(err, strlen(dir), "a path");
+    for (char *p = path + 1; *p && !st; p++)
+        if (*p == '/') {
+            *p = '\0';
+            if (mkdir(path, 0777) != 0 && errno != EEXIST)
+                st = acr_fail_errno(err, errno, "cannot create", path);
+            *p = '/';
+        }
+    acr_free(path);
+    return st;
+}
+
+static accrue_status check_room(const char *parent, int64_t bytes, accrue_error *err)
+{
+    struct statvfs s;
+
+    if (statvfs(parent, &s) != 0)
+        return acr_fail_errno(err, errno, "cannot ask for its free space", parent);
+    if (s.f_blocks == 0 || (uint64_t)bytes / s.f_frsize < s.f_bavail)
+        return ACCRUE_OK; /* a file system without a size may have room */
+    return acr_fail(err, ACCRUE_ENOSPACE, "%s: %lld bytes needed, %llu free", parent,
+                    (long long)bytes, (unsigned long long)s.f_bavail * s.f_frsize);
+}
+
+/* `dir` without slashes at its end, what is above it, and its temporary name. */
+static accrue_status set_paths(acr_new_folder *f, char **prefix, const char *dir, accrue_error *err)
+{
+    char *slash = NULL;
+
+    f->dir = acr_strdup(dir);
+    for (size_t n = f->dir ? strlen(dir) : 0; n > 1 && f->dir[n - 1] == '/'; n--)
+        f->dir[n - 1] = '\0';
+    slash = f->dir ? strrchr(f->dir, '/') : NULL;
+    f->parent = slash ? acr_sprintf("%.*s", slash == f->dir ? 1 : (int)(slash - f->dir), f->dir)
+                      : acr_strdup(".");
+    *prefix = f->dir ? acr_sprintf(".%s.tmp-", slash ? slash + 1 : f->dir) : NULL;
+    f->temporary =
+        f->parent && *prefix ? acr_sprintf("%s/%s%ld", f->parent, *prefix, (long)getpid()) : NULL;
+    return f->temporary ? ACCRUE_OK : acr_enomem(err, strlen(dir), "a path");
+}
+
+accrue_status acr_new_folder_make(acr_new_folder *f, const char *dir, const char *const *files,
+                                  int64_t bytes, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    acr_new_folder made = {.files = files};
+    char *prefix = NULL;
+
+    memset(f, 0, sizeof *f);
+    ACR_TRY(set_paths(&made, &prefix, dir, err));
+    ACR_TRY(make_parents(made.dir, err));
+    remove_left_overs(&made, prefix);
+    ACR_TRY(check_room(made.parent, bytes, err));
+    remove_files(&made, made.temporary); /* of an earlier process of the same number */
+    if (mkdir(made.temporary, 0777) != 0) {
+        st = acr_fail_errno(err, errno, "cannot create", made.temporary);
+        goto cleanup;
+    }
+    *f = made;
+    memset(&made, 0, sizeof made);
+
+cleanup:
+    acr_free(prefix);
+    acr_free(made.dir);
+    acr_free(made.parent);
+    acr_free(made.temporary);
+    return st;
+}
+
+accrue_status acr_new_folder_text(const acr_new_folder *f, const char *file, const char *text,
+                                  accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    char *path = acr_sprintf("%s/%s", f->temporary, file);
+
+    st = path ? acr_write_file(path, text, strlen(text), err)
+              : acr_enomem(err, strlen(file), "a path");
+    acr_free(path);
+    return st;
+}
+
+static accrue_status sync_files(const acr_new_folder *f, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    for (const char *const *file = f->files; *file && !st; file++) {
+        char *path = acr_sprintf("%s/%s", f->temporary, *file);
+        if (!path)
+            return acr_enomem(err, strlen(*file), "a path");
+        if (acr_exists(path))
+            st = acr_sync(path, err);
+        acr_free(path);
+    }
+    return st;
+}
+
+accrue_status acr_new_folder_name(acr_new_folder *f, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    ACR_TRY(sync_files(f, err));
+    ACR_TRY(acr_sync(f->temporary, err));
+    if (rename(f->temporary, f->dir) != 0)
+        return acr_fail_errno(err, errno, "cannot bring the finished folder to its name", f->dir);
+    acr_free(f->temporary);
+    f->temporary = NULL;
+    ACR_TRY(acr_sync(f->parent, err));
+
+cleanup:
+    return st;
+}
+
+void acr_new_folder_free(acr_new_folder *f)
+{
+    if (f->temporary)
+        remove_files(f, f->temporary);
+    acr_free(f->dir);
+    acr_free(f->parent);
+    acr_free(f->temporary);
+    memset(f, 0, sizeof *f);
+}
