@@ -213,6 +213,9 @@ static void other_templates_are_refused(void **state)
                      "known are", NULL);
         acr_free(s);
     }
+    char *longer = acr_sprintf("%s{{ 'more' }}", template_of(templates, "plain"));
+    assert_fails(create(&chat, longer, t, &e), ACCRUE_ENOTSUP, &e, "the-file", NULL);
+    acr_free(longer);
     assert_fails(create(&chat, "", t, &e), ACCRUE_ENOTSUP, &e, "the-file", NULL);
     assert_fails(create(&chat, "{{ '", t, &e), ACCRUE_ENOTSUP, &e, "the-file", NULL);
     assert_fails(create(&chat, "{% if x %}{% else %}{% elif %}", t, &e), ACCRUE_ENOTSUP, &e, NULL);
@@ -255,6 +258,33 @@ static void spelling_does_not_matter(void **state)
     assert_int_equal(chat.format, ACR_CHAT_CHATML);
     assert_null(chat.default_system);
     acr_chat_free(&chat);
+    acr_tokenizer_free(t);
+}
+
+/* Braces in literals end no tag, and what calls of tools say is not looked at. */
+static void what_tools_say_does_not_matter(void **state)
+{
+    static const char call[] =
+        "{{- '<tool_call>\\n{\"name\": \"' }}{{- tool_call.name }}{{- '\", \"arguments\": ' }}"
+        "{%- if tool_call.arguments is string %}{{- tool_call.arguments }}{%- else %}"
+        "{{- tool_call.arguments | tojson }}{%- endif %}{{- \"}}'%}\\n</tool_call>\" }}";
+    json_t *templates = load(CHAT "/templates.json");
+    acr_tokenizer *t = open_tokenizer();
+    acr_chat chat;
+    accrue_error e;
+    const char *const names[] = {"qwen2.5", "qwen3_first", "qwen3", "qwen3_plain"};
+
+    (void)state;
+    for (int i = 0; i < ACR_COUNT(names); i++) {
+        char *s = replaced(template_of(templates, names[i]), "{{- tool_call.name }}", call);
+        char *more = replaced(s, "{{- tool | tojson }}",
+                              "{{- \"\\n{\\\"name\\\": <x>}\" }}{{- tool | tojson }}");
+        assert_ok(create(&chat, more, t, &e), &e);
+        acr_chat_free(&chat);
+        acr_free(s);
+        acr_free(more);
+    }
+    json_decref(templates);
     acr_tokenizer_free(t);
 }
 
@@ -431,6 +461,7 @@ int main(void)
         cmocka_unit_test(other_templates_are_refused),
         cmocka_unit_test(deep_templates_are_refused),
         cmocka_unit_test(spelling_does_not_matter),
+        cmocka_unit_test(what_tools_say_does_not_matter),
         cmocka_unit_test(what_a_template_says_is_known),
         cmocka_unit_test(roles_are_checked),
         cmocka_unit_test(tokens_must_be_there),

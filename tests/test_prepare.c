@@ -264,6 +264,38 @@ static void texts_and_tokens_are_taken(void **state)
     assert_fails(prepare(&e), ACCRUE_EIO, &e, "tokenizer.json", NULL);
 }
 
+/* A header may end with a token that an answer goes on with.  Where the question with its header
+ * fills the row, the peer has no row, though that token is the answer's. */
+static void what_fills_a_row_leaves_nothing(void **state)
+{
+    const acr_message messages[] = {{"user", "q", NULL}, {"assistant", "\n\nx", NULL}};
+    acr_tokenizer *t = NULL;
+    acr_chat chat;
+    acr_ids prompt = {0}, ids = {0}, mask = {0};
+    acr_dataset *d = NULL;
+    accrue_error e;
+
+    (void)state;
+    assert_ok(acr_tokenizer_open(&t, verifier, &e), &e);
+    assert_ok(acr_chat_open(&chat, verifier, t, &e), &e);
+    assert_ok(acr_chat_encode(&prompt, NULL, &chat, t, messages, 1, true, &e), &e);
+    assert_ok(acr_chat_encode(&ids, &mask, &chat, t, messages, 2, false, &e), &e);
+    assert_int_equal(mask.at[prompt.n - 1], 1);
+    write_text(lines, "{\"prompt\": \"q\", \"response\": \"\\n\\nx\"}");
+    opt.seq_length = prompt.n;
+    assert_fails(prepare(&e), ACCRUE_EMISMATCH, &e, "1 rows without", NULL);
+    opt.seq_length = prompt.n + 1;
+    assert_ok(prepare(&e), &e);
+    assert_ok(acr_dataset_open(&d, output, &e), &e);
+    assert_int_equal(acr_dataset_tokens(d, 0), prompt.n + 1);
+    acr_dataset_close(d);
+    acr_ids_free(&prompt);
+    acr_ids_free(&ids);
+    acr_ids_free(&mask);
+    acr_chat_free(&chat);
+    acr_tokenizer_free(t);
+}
+
 /* Faults -------------------------------------------------------------------------------------- */
 
 static void faulty_lines_are_told(void **state)
@@ -598,6 +630,7 @@ int main(void)
         cmocka_unit_test(orders_are_numpys),
         PREPARED(every_form_is_taken),
         PREPARED(texts_and_tokens_are_taken),
+        PREPARED(what_fills_a_row_leaves_nothing),
         PREPARED(faulty_lines_are_told),
         PREPARED(what_a_template_has_no_form_for_is_told),
         PREPARED(faulty_lines_are_left_out),

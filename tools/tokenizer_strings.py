@@ -73,3 +73,10 @@ def strings(n, seed, added=(), longest=9):
             text += r.choice(["", "", " ", "  ", "\n"]) + piece(r, added) if text else piece(r, added)
         out.append(text)
     return out[:n]
+
+
+def long_words(n, seed):
+    """n words of 30 to 150 letters, of pieces that merge with each other in many ways."""
+    r = random.Random(seed)
+    parts = [w for w in WORDS if w.isascii() and w.isalpha()] + list("aeinorst") + ["aaaa", "ing", "ation"]
+    return ["".join(r.choice(parts) for _ in range(60))[:r.randrange(30, 150)] for _ in range(n)]

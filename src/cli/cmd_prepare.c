@@ -14,7 +14,9 @@ static const double redraw_seconds = 0.1, line_seconds = 5;
 typedef struct preparing {
     const cli_options *o;
     bool terminal, drawn;
-    double told; /* when progress was last shown */
+    double told;      /* when progress was last shown */
+    char unit[16];    /* of what goes on: lines, then rows */
+    double begun, at; /* when it began; the latest time known */
 } preparing;
 
 static volatile sig_atomic_t stopped;
@@ -40,18 +42,24 @@ static int on_progress(const accrue_progress *p, void *payload)
 {
     preparing *c = payload;
     double done = ratio((double)p->done, (double)p->total);
-    double left = done > 0 ? p->seconds * (1 - done) / done : 0;
+    double spent = 0, left = 0;
     char line[200];
 
     if (stopped)
         return 1;
+    if (strcmp(c->unit, p->unit) != 0) {
+        snprintf(c->unit, sizeof c->unit, "%s", p->unit);
+        c->begun = c->at;
+    }
+    c->at = p->seconds;
+    spent = c->at - c->begun;
+    left = done > 0 ? spent * (1 - done) / done : 0;
     if (c->o->json || p->seconds - c->told < (c->terminal ? redraw_seconds : line_seconds))
         return 0;
     c->told = p->seconds;
-    snprintf(line, sizeof line, "%s of %s %s  %s tokens/s  %s left", format_count(p->done).s,
+    snprintf(line, sizeof line, "%s of %s %s  %s/s  %s left", format_count(p->done).s,
              format_count(p->total).s, p->unit,
-             format_count((int64_t)ratio((double)p->tokens, p->seconds)).s,
-             format_duration(left).s);
+             format_count((int64_t)ratio((double)p->done, spent)).s, format_duration(left).s);
     if (c->terminal)
         printf("\r\033[K%s", line);
     else

@@ -1,7 +1,7 @@
 /* pattern.c - patterns of pre-tokenizers, compiled and found by PCRE2.
  *
- * Texts are valid UTF-8 when they come here.  Every search has a budget, so that no pattern can take
- * for ever on one. */
+ * Texts are valid UTF-8 when they come here.  Every search has a budget, so that no pattern can
+ * take for ever on one. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 
 #include "text/tokenizer_parts.h"

@@ -36,11 +36,11 @@ typedef struct acr_ids {
 accrue_status acr_ids_add(acr_ids *ids, int64_t id, accrue_error *err);
 void acr_ids_free(acr_ids *ids);
 
-/* Appends the ids of `bytes` of UTF-8; any number of threads may at a time.  EFORMAT, with the byte's
- * place, for text that is not; `out` then is as it was.  Added tokens that stand in the text become
- * their ids; without `special` only those that are not special: the others are text like any other
- * then (what a user wrote must not act as a control token), as with `tokenizers`'
- * encode_special_tokens.  A byte that has no token, where the file names none for it, is left out. */
+/* Appends the ids of `bytes` of UTF-8; any number of threads may at a time.  EFORMAT, with the
+ * byte's place, for text that is not; `out` then is as it was.  Added tokens that stand in the text
+ * become their ids; without `special` only those that are not special: the others are text like any
+ * other then (what a user wrote must not act as a control token), as with `tokenizers`'
+ * encode_special_tokens.  A byte without a token, where the file names none for it, is left out. */
 accrue_status acr_tokenizer_encode(acr_ids *out, const acr_tokenizer *t, const char *text,
                                    size_t bytes, bool special, accrue_error *err);
 /* The text of ids, NUL-terminated, freed with acr_free; bytes that are no UTF-8 become U+FFFD, and

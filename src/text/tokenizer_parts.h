@@ -6,8 +6,8 @@
 
 /* UTF-8 ------------------------------------------------------------------------------------ */
 
-/* The length of the character at `p`, of `n` > 0 bytes; where there is none, *valid is false and the
- * length that of the longest part of one (at least 1), which one U+FFFD replaces. */
+/* The length of the character at `p`, of `n` > 0 bytes; where there is none, *valid is false and
+ * the length that of the longest part of one (at least 1), which one U+FFFD replaces. */
 size_t acr_utf8_step(const char *p, size_t n, bool *valid);
 /* Where the first byte is that belongs to no character; `n` where there is none. */
 size_t acr_utf8_bad(const char *p, size_t n);
@@ -19,6 +19,9 @@ bool acr_is_space(int32_t c);              /* White_Space */
 bool acr_is_word(int32_t c);               /* alphabetic, mark, decimal digit, connector */
 bool acr_is_number(int32_t c);             /* general category N */
 
+/* The first letter of the category of a character of Unicode 15 or 16; 0 for an older one. */
+char acr_newer_category(int32_t c);
+
 /* A growing text, NUL-terminated when it is not empty; { 0 } is an empty one. */
 typedef struct acr_buffer {
     char *at;
@@ -26,6 +29,8 @@ typedef struct acr_buffer {
 } acr_buffer;
 accrue_status acr_buffer_add(acr_buffer *b, const char *bytes, size_t n, accrue_error *err);
 void acr_buffer_free(acr_buffer *b);
+/* Appends, for a class of a pattern, those of a category ("L") or of a part of one ("Lu"). */
+accrue_status acr_newer_ranges(acr_buffer *out, const char *category, accrue_error *err);
 /* Appends the canonical composition of valid UTF-8. */
 accrue_status acr_nfc(acr_buffer *out, const char *text, size_t n, accrue_error *err);
 /* Appends `n` bytes with U+FFFD for what is no UTF-8. */
@@ -65,7 +70,8 @@ typedef struct acr_bpe {
 void acr_bpe_free(acr_bpe *b);
 /* Room for `n_ids` ids and `n_tokens` tokens. */
 accrue_status acr_bpe_reserve(acr_bpe *b, int64_t n_ids, size_t n_tokens, accrue_error *err);
-/* A token that is not there yet; `shown` is what decoding shows (its spelling, or its normal form). */
+/* A token that is not there yet; `shown` is what decoding shows (its spelling, or its normal
+ * form). */
 accrue_status acr_bpe_add(acr_bpe *b, int32_t id, const char *spelling, size_t n, const char *shown,
                           size_t n_shown, accrue_error *err);
 int32_t acr_bpe_find(const acr_bpe *b, const char *spelling, size_t n); /* -1: none */
@@ -93,8 +99,8 @@ accrue_status acr_bpe_encode(acr_ids *out, const acr_bpe *b, acr_bpe_room *r, co
 /* Patterns --------------------------------------------------------------------------------- */
 
 typedef struct acr_pattern acr_pattern;
-/* Compiles what Oniguruma, which `tokenizers` uses, would find; `where` begins the messages.  What the
- * two libraries understand differently and is not translated is ENOTSUP. */
+/* Compiles what Oniguruma, which `tokenizers` uses, would find; `where` begins the messages.  What
+ * the two libraries understand differently and is not translated is ENOTSUP. */
 accrue_status acr_pattern_create(acr_pattern **out, const char *text, const char *where,
                                  accrue_error *err);
 /* The same that finds `text` itself. */

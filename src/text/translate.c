@@ -3,8 +3,8 @@
  * What both understand alike is taken over, what differs is written out, and the rest refused:
  * Oniguruma's white space is the White_Space property, PCRE2's has U+180E too; a line may begin and
  * end anywhere; \v is one character; a + after an interval repeats it; [a[b]] and [a&&b] are sets.
- * Oniguruma folds "ss" and U+00DF into each other, so only what has one character to fold into may be
- * asked for without case. */
+ * Oniguruma folds "ss" and U+00DF into each other, so only what has one character to fold into may
+ * be asked for without case. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 
 #include "text/tokenizer_parts.h"
@@ -78,8 +78,28 @@ static accrue_status literal(translator *t, int32_t c)
     return put_code(t, c);
 }
 
-/* The general category of that name as PCRE2 writes it; else the script of that name. */
-static accrue_status property(translator *t)
+/* A category with the characters that PCRE2 may not know yet.  A class cannot do without some of a
+ * set, so what is not of the category there goes by what PCRE2 knows. */
+static accrue_status put_category(translator *t, const char *category, bool negative, bool in_class)
+{
+    accrue_status st = ACCRUE_OK;
+    char text[16];
+
+    snprintf(text, sizeof text, "\\%c{%s}", negative && in_class ? 'P' : 'p', category);
+    if (!in_class)
+        ACR_TRY(put(t, negative ? "[^" : "["));
+    ACR_TRY(put(t, text));
+    if (*category != 'C' && !(negative && in_class))
+        ACR_TRY(acr_newer_ranges(t->out, category, t->err));
+    if (!in_class)
+        ACR_TRY(put(t, "]"));
+
+cleanup:
+    return st;
+}
+
+/* The general category of that name; else the script of that name. */
+static accrue_status property(translator *t, bool in_class)
 {
     static const char *const categories[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc",
                                              "Me", "N",  "Nd", "Nl", "No", "P",  "Pc", "Pd", "Ps",
@@ -102,10 +122,12 @@ static accrue_status property(translator *t)
     for (int i = 0; i < ACR_COUNT(categories); i++)
         if (strlen(categories[i]) == n && !strncmp(categories[i], name, n))
             category = categories[i];
+    t->at = name + n + 1;
+    if (category)
+        return put_category(t, category, negative, in_class);
     /* Since PCRE2 10.40 a script's name alone also means the characters that others share. */
     snprintf(text, sizeof text, "\\%c{%s%.*s}", negative ? 'P' : 'p',
-             category || PCRE2_MINOR < 40 ? "" : "sc:", (int)n, name);
-    t->at = name + n + 1;
+             PCRE2_MINOR < 40 ? "" : "sc:", (int)n, name);
     return put(t, text);
 }
 
@@ -143,7 +165,7 @@ static accrue_status escape(translator *t, bool in_class, bool *set)
     if (*set || c == 'A' || c == 'z')
         t->before = 0;
     if (c == 'p' || c == 'P')
-        return property(t);
+        return property(t, in_class);
     if (!*set && !control && (!c || (uint8_t)c >= 0x80 || isalnum((uint8_t)c)) &&
         (in_class || (c != 'A' && c != 'z'))) {
         snprintf(what, sizeof what, "\\%c", c && (uint8_t)c < 0x80 ? c : '?');
@@ -153,8 +175,8 @@ static accrue_status escape(translator *t, bool in_class, bool *set)
     switch (c) {
     case 's': return put(t, in_class ? SPACE : "[" SPACE "]");
     case 'S': return put(t, in_class ? NOT_SPACE : "[^" SPACE "]");
-    case 'd': return put(t, "\\p{Nd}");
-    case 'D': return put(t, "\\P{Nd}");
+    case 'd': return put_category(t, "Nd", false, in_class);
+    case 'D': return put_category(t, "Nd", true, in_class);
     case 'A': return put(t, "\\A");
     case 'z': return put(t, "\\z");
     default: return literal(t, control ? codes[control - names] : c);

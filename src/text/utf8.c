@@ -88,6 +88,11 @@ bool acr_is_space(int32_t c)
            c == 0x205f || c == 0x3000;
 }
 
+static bool is_newer_word(char category)
+{
+    return category == 'L' || category == 'M' || category == 'N';
+}
+
 bool acr_is_word(int32_t c)
 {
     switch (utf8proc_category(c)) {
@@ -105,6 +110,7 @@ bool acr_is_word(int32_t c)
     case UTF8PROC_CATEGORY_SO: /* letters in circles and squares are alphabetic */
         return (c >= 0x24b6 && c <= 0x24e9) || (c >= 0x1f130 && c <= 0x1f149) ||
                (c >= 0x1f150 && c <= 0x1f169) || (c >= 0x1f170 && c <= 0x1f189);
+    case UTF8PROC_CATEGORY_CN: return is_newer_word(acr_newer_category(c));
     default: return c == 0x200c || c == 0x200d; /* joiners */
     }
 }
@@ -113,6 +119,10 @@ bool acr_is_number(int32_t c)
 {
     const utf8proc_category_t category = utf8proc_category(c);
 
+    if (c < 0x80)
+        return c >= '0' && c <= '9';
+    if (category == UTF8PROC_CATEGORY_CN)
+        return acr_newer_category(c) == 'N';
     return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL ||
            category == UTF8PROC_CATEGORY_NO;
 }

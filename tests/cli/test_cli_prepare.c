@@ -5,7 +5,7 @@ static void test_table(void **state)
 {
     (void)state;
     assert_int_equal(run("prepare a.jsonl --verifier-name-or-path v --output d"), 0);
-    assert_string_equal(out, "1,000 of 4,000 lines  5,000 tokens/s  0:30 left\n"
+    assert_string_equal(out, "1,000 of 4,000 lines  100/s  0:30 left\n"
                              "lines    4,000\n"
                              "rows     4,321 in d, 20.0 MB\n"
                              "tokens   1,234,567, 765,432 supervised (9,000 different)\n"
