@@ -166,7 +166,7 @@ static const flag table[] = {
     {"on-missing", FLAG_CHOICE, ROLE_USED, RUN, AT(train.on_missing), .choices = missing,
      .help = "A row without hidden states: stop; leave it out, with a notice for each (warn) or "
              "one for all (skip); or have the verifier make them whenever they are used (extract)",
-     .instead = "extract has the verifier here make the states, without a server"},
+     .instead = "extract has the verifier here make the states"},
     SECTION("data"),
     {"on-bad", FLAG_CHOICE, ROLE_USED, RUN | FOR_PREPARE, AT(train.on_bad), .choices = stop_or_skip,
      .help =
@@ -336,9 +336,9 @@ static const flag table[] = {
 
     GROUP("Generate", NULL),
     {"output", FLAG_STRING, ROLE_USED, FOR_GENERATE, AT(generate.output), .arg = "FILE",
-     .expects = "a file", .unset = "required", .help = "JSON Lines to write"},
+     .expects = "a file", .also = "outfile", .unset = "required", .help = "JSON Lines to write"},
     {"max-new-tokens", FLAG_INT64, ROLE_USED, FOR_GENERATE, AT(generate.max_new_tokens), .arg = "N",
-     .min = 1, .max = 1 << 24, .help = "Tokens of an answer at most"},
+     .min = 1, .max = 1 << 24, .also = "max-tokens", .help = "Tokens of an answer at most"},
     {"temperature", FLAG_DOUBLE, ROLE_USED, FOR_GENERATE, AT(generate.temperature), .arg = "X",
      FROM(0), .unset = "the verifier's generation_config.json, else 1",
      .help = "Of the sampling; 0 takes the likeliest token"},
@@ -346,7 +346,8 @@ static const flag table[] = {
      .max = 1, .above = true, .unset = "the verifier's generation_config.json, else 1",
      .help = "Sample from the fewest tokens that together have this probability"},
     {"batch-size", FLAG_INT, ROLE_USED, FOR_GENERATE, AT(generate.batch_size), .arg = "N", .min = 1,
-     .max = 1024, .help = "Conversations answered at a time; answers do not depend on it"},
+     .max = 1024, .also = "concurrency",
+     .help = "Conversations answered at a time; answers do not depend on it"},
     {"dtype", FLAG_CHOICE, ROLE_USED, FOR_GENERATE, AT(generate.compute), .choices = dtypes,
      .help = "Compute dtype"},
     {"limit", FLAG_INT64, ROLE_USED, FOR_GENERATE, AT(generate.limit), .arg = "N", FROM(1),

@@ -265,8 +265,8 @@ accrue_status acr_fault_error(accrue_fault *f, accrue_fault_kind kind, const cha
 
 /* Who makes the states of rows that have no file. */
 typedef struct acr_states_source {
-    /* BF16 [*n, n_aux + 1, hidden_size] of the row's tokens from `first` on, which is 0 or where the
-     * piece before ended; at least one token, valid until the next call. */
+    /* BF16 [*n, n_aux + 1, hidden_size] of the row's tokens from `first` on, which is 0 or where
+     * the piece before ended; at least one token, valid until the next call. */
     accrue_status (*make)(const void **out, int64_t *n, void *ctx, const acr_row *r, int64_t first,
                           accrue_error *err);
     void *ctx;
