@@ -1,5 +1,5 @@
-/* test_verifier.c - the verifier's forward pass: against transformers in float64, and against itself
- * however the tokens are passed. */
+/* test_verifier.c - the verifier's forward pass: against transformers in float64, and against
+ * itself however the tokens are passed. */
 #include "verifier_test.h"
 
 #include <math.h>

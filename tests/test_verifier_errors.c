@@ -330,7 +330,7 @@ static void running_out_of_memory_is_an_error(void **state)
             failures += st != ACCRUE_OK;
             assert_int_equal(acr_allocated_bytes(), live);
         }
-        assert_in_range(failures, 30, 300);
+        assert_in_range(failures, 15, 300);
     }
     accrue_set_threads(2);
 }

@@ -69,7 +69,7 @@ def compare_states(args, ref, dtype):
         squares += error, total
         worst = np.maximum(worst, np.sqrt(error / total))
     assert at == got.size
-    print(dtype, "slots", list(slots), "rows", rows, "largest of a row",
+    print(dtype, "slots", slots.tolist(), "rows", rows, "largest of a row",
           " ".join(f"{x:.2e}" for x in worst), "over all",
           " ".join(f"{x:.2e}" for x in np.sqrt(squares[0] / squares[1])), flush=True)
 

@@ -48,6 +48,8 @@ void *acr_malloc(size_t bytes);
 void *acr_calloc(size_t count, size_t size);
 void *acr_realloc(void *block, size_t bytes); /* contents move; alignment holds */
 void acr_free(void *block);
+/* Before a block is written that is read in one go later: in large pages memory is read faster. */
+void acr_prefer_large_pages(void *block, size_t bytes);
 char *acr_strdup(const char *s);
 char *acr_sprintf(const char *format, ...) ACR_PRINTF(1, 2); /* NULL when out of memory */
 accrue_status acr_enomem(accrue_error *err, size_t bytes, const char *what);

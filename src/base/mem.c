@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static atomic_uint_fast64_t n_allocations;
 static atomic_uint_fast64_t fail_countdown;
@@ -138,6 +139,21 @@ void acr_free(void *block)
     if (h.ledger)
         atomic_fetch_sub(&h.ledger->live, h.bytes);
     free((unsigned char *)block - ACR_ALIGN);
+}
+
+void acr_prefer_large_pages(void *block, size_t bytes)
+{
+#ifdef MADV_HUGEPAGE
+    const uintptr_t page = (uintptr_t)2 << 20;
+    const uintptr_t first = ((uintptr_t)block + page - 1) / page * page;
+    const uintptr_t last = ((uintptr_t)block + bytes) / page * page;
+
+    if (first < last)
+        madvise((void *)first, last - first, MADV_HUGEPAGE);
+#else
+    (void)block;
+    (void)bytes;
+#endif
 }
 
 char *acr_strdup(const char *s)

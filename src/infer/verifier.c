@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { SCRATCH = 1 << 22, BLOCKS_PER_LAYER = 24, OTHER_BLOCKS = 8 };
+enum { SCRATCH = 1 << 22, BLOCK = 1 << 26, BLOCKS_PER_LAYER = 24, OTHER_BLOCKS = 8 };
 
 /* What is read, into which buffer. */
 typedef struct reader {
@@ -18,15 +18,34 @@ typedef struct reader {
     accrue_error *err;
 } reader;
 
+/* Weights lie one after the other in a few large blocks, in the order in which they are read. */
 static void *own(acr_verifier *v, size_t bytes)
 {
-    void *block = v->n_owned < v->max_owned ? acr_malloc(bytes) : NULL;
+    const size_t room = (bytes + ACR_ALIGN - 1) / ACR_ALIGN * ACR_ALIGN;
+    const size_t block = room > v->block_bytes ? room : v->block_bytes;
 
-    if (block) {
-        v->owned[v->n_owned++] = block;
-        v->bytes += bytes;
+    if (room > v->left) {
+        v->next = v->n_owned < v->max_owned ? acr_malloc(block) : NULL;
+        v->left = v->next ? block : 0;
+        if (!v->next)
+            return NULL;
+        acr_prefer_large_pages(v->next, block);
+        v->owned[v->n_owned++] = v->next;
     }
-    return block;
+    v->next += room;
+    v->left -= room;
+    v->bytes += room;
+    return v->next - room;
+}
+
+/* At most BLOCK, and no more than the file's elements take. */
+static size_t bytes_of_blocks(const acr_verifier *v, const acr_pretrained *file)
+{
+    size_t bytes = 0;
+
+    for (int i = 0; i < acr_pretrained_count(file) && bytes < BLOCK; i++)
+        bytes += (size_t)acr_tensor_elements(acr_pretrained_at(file, i)) * v->be->real_bytes;
+    return bytes < BLOCK ? bytes : BLOCK;
 }
 
 /* "model.layers.3.self_attn.q_proj.weight"; layer < 0: without the first part. */
@@ -229,6 +248,7 @@ static accrue_status load_weights(reader *r)
     const acr_verifier_shape *s = &v->shape;
 
     v->max_owned = s->n_layers * BLOCKS_PER_LAYER + OTHER_BLOCKS;
+    v->block_bytes = bytes_of_blocks(v, r->file);
     v->layers = acr_calloc((size_t)s->n_layers, sizeof *v->layers);
     v->owned = acr_calloc((size_t)v->max_owned, sizeof *v->owned);
     if (!v->layers || !v->owned)

@@ -25,7 +25,8 @@ struct acr_verifier {
     acr_rope_table rope;
     void **owned; /* blocks behind the above */
     int n_owned, max_owned;
-    size_t bytes;
+    char *next; /* of the last block, what is free yet */
+    size_t left, block_bytes, bytes;
 };
 
 struct acr_cache {

@@ -74,7 +74,7 @@ typedef struct acr_products {
 
 enum { ACR_KV_TILE = 64, ACR_KV_ROWS = 16 };
 
-/* Keys and values of one layer of a sequence: for each key/value head and each ACR_KV_TILE positions
+/* Keys and values of one layer of a sequence: for each key/value head and ACR_KV_TILE positions
  * a tile of kv_tile_elements reals, keys [head_dim, ACR_KV_TILE], then values [ACR_KV_TILE,
  * head_dim], their rows padded to whole vectors.  Zero at first. */
 typedef struct acr_kv {

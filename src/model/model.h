@@ -16,8 +16,8 @@ typedef struct acr_rope_config {
     double theta, factor, low_freq_factor, high_freq_factor, original_max_position;
 } acr_rope_config;
 
-/* A reader of one JSON object's fields.  Where one is missing (or null) the fallback stands, if it is
- * in range (not NAN, not NULL); the first failure stays, and what is returned then is harmless. */
+/* A reader of one JSON object's fields.  Where one is missing (or null) the fallback stands, if it
+ * is in range (not NAN, not NULL); the first failure stays, what is returned then is harmless. */
 typedef struct acr_fields {
     const json_t *object;
     const char *name; /* file, for messages */
