@@ -491,7 +491,7 @@ static void refuses_options_that_say_nothing(void **state)
     o.data = "no/such.jsonl";
     FAILS(ACCRUE_EIO, "no/such.jsonl");
     o.verifier = "no/such";
-    FAILS(ACCRUE_EIO, "no/such");
+    FAILS(ACCRUE_EIO, "--verifier-name-or-path: \"no/such\" is no folder");
 #undef FAILS
     assert_false(acr_exists(output));
 }

@@ -15,7 +15,7 @@ static void print_table(const cli_options *o, const accrue_generate_report *r)
     table_cell(&t, "%s, %s were done already", format_count(r->rows).s, format_count(r->found).s);
     table_cell(&t, "made");
     table_cell(&t, "%s lines with %s answers, in %s", format_count(r->made).s,
-               format_count(r->answers).s, o->prepare.output);
+               format_count(r->answers).s, o->generate.output);
     if (r->skipped) {
         table_cell(&t, "left out");
         table_cell(&t, "%s rows that ask nothing, or more than there is room for",
@@ -36,7 +36,7 @@ static void print_table(const cli_options *o, const accrue_generate_report *r)
 static int print_json(const cli_options *o, const accrue_generate_report *r)
 {
     char output[1000];
-    format_name(output, sizeof output, o->prepare.output);
+    format_name(output, sizeof output, o->generate.output);
     json_t *root = json_pack(
         "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f}", "output", output, "rows",
         (json_int_t)r->rows, "found", (json_int_t)r->found, "made", (json_int_t)r->made, "answers",
@@ -62,7 +62,6 @@ static int generate(const cli_options *o)
     opt.verifier = o->train.verifier;
     opt.seed = o->train.seed;
     opt.data = o->dirs[0];
-    opt.output = o->prepare.output;
     work_begin(&w, o->json);
     accrue_status status = accrue_generate(&report, &opt, work_progress, &w, &err);
     code = work_end(&w, status, &err);
@@ -79,7 +78,6 @@ int cmd_generate(int argc, char **argv)
     int bad = 0;
 
     flags_init(&o);
-    o.prepare.output = NULL; /* which has a default of its own */
     bad = flags_parse(&o, FOR_GENERATE, argc, argv);
     if (bad)
         return bad;
@@ -92,7 +90,7 @@ int cmd_generate(int argc, char **argv)
                         "generate: a file of conversations expected; see accrue generate --help");
     if (!o.train.verifier)
         return cli_fail(EXIT_BAD_INPUT, "--verifier-name-or-path is missing");
-    if (!o.prepare.output)
+    if (!o.generate.output)
         return cli_fail(EXIT_BAD_INPUT, "--output is missing");
     accrue_set_threads(o.threads);
     return cli_finish(generate(&o));

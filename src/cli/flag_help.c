@@ -66,8 +66,6 @@ static void defaults_of(cli_options *o, unsigned command)
         o->train.compute = ACCRUE_F64;
     if (command == FOR_PREPARE)
         o->train.seed = o->prepare.seed;
-    if (command == FOR_GENERATE)
-        o->prepare.output = NULL;
 }
 
 static const struct {

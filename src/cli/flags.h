@@ -29,7 +29,7 @@ typedef struct cli_options {
     int64_t smooth;
     accrue_prepare_options prepare;   /* less what is in `train` and `dirs` */
     accrue_eval_options eval;         /* likewise */
-    accrue_generate_options generate; /* likewise; `output` is prepare's */
+    accrue_generate_options generate; /* likewise */
     const char *dirs[MAX_DIRS];       /* what follows the command without a flag's name */
     int n_dirs;
     int target_layer_ids[MAX_LIST], full_attention_indices[MAX_LIST];

@@ -423,6 +423,11 @@ static accrue_status open_all(generation *g, accrue_error *err)
     const accrue_generate_options *o = g->opt;
     accrue_generate_report *r = g->report;
 
+    if (!acr_is_dir(o->verifier))
+        return acr_fail(err, ACCRUE_EIO,
+                        "--verifier-name-or-path: \"%s\" is no folder; a GGUF file is made one by "
+                        "accrue import",
+                        o->verifier);
     ACR_TRY(acr_lines_open(&g->lines, o->data, err));
     r->rows = o->limit && o->limit < g->lines.n ? o->limit : g->lines.n;
     ACR_TRY(acr_tokenizer_open(&g->tokenizer, o->verifier, err));

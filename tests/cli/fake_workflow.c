@@ -53,7 +53,8 @@ void accrue_generate_options_init(accrue_generate_options *o, size_t struct_size
                                    .compute = ACCRUE_BF16};
 }
 
-/* Rows done, one a call; a verifier "slow" takes its time over the second. */
+/* Rows done, ten a call; a verifier "slow" takes its time over the second, and a "deaf" one is not
+ * to be woken. */
 static accrue_status work(const char *verifier, accrue_progress_cb cb, void *payload,
                           accrue_error *err)
 {
@@ -67,6 +68,8 @@ static accrue_status work(const char *verifier, accrue_progress_cb cb, void *pay
     for (; p.done <= p.total; p.done += 10, p.tokens += 6000, p.seconds += 6) {
         if (strcmp(verifier, "slow") == 0 && p.done == 20)
             nanosleep(&(struct timespec){.tv_sec = 20}, NULL);
+        for (int i = 0; strcmp(verifier, "deaf") == 0 && p.done == 20 && i < 2000; i++)
+            nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
         if (cb(&p, payload)) {
             err->status = ACCRUE_ECANCELED;
             snprintf(err->message, sizeof err->message, "stopped with 20 of 40 rows done");

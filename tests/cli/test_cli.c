@@ -2,6 +2,8 @@
  * real command line over fake_accrue.c. */
 #include "cli_test.h"
 
+#define GENERATE_LATER                                                                             \
+    "--on-missing generate is not supported yet; extract has the verifier here make the states"
 #define V "train --verifier-name-or-path v "
 
 static const struct {
@@ -30,9 +32,7 @@ static const struct {
     {"check", "check: a data set expected; see accrue check --help"},
     {"check a --lr 1", "unknown flag --lr; see accrue check --help"},
     {"check a --d2t-path x", "--d2t-path x needs --t2d-path, which is not given"},
-    {"train --on-missing generate",
-     "--on-missing generate is not supported yet; extract has the verifier here make the states, "
-     "without a server"},
+    {"train --on-missing generate", GENERATE_LATER},
     {"inspect a b", "unexpected argument 'b'; see accrue inspect --help"},
     {"train", "--verifier-name-or-path is missing"},
     {"train --verifier-name-or-path ''", "--verifier-name-or-path is missing"},

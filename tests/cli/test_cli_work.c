@@ -71,6 +71,9 @@ static const struct {
     {"generate a --limit 0", "--limit: 0, a whole number of at least 1 expected"},
     {"generate a --dtype f32", "--dtype: 'f32', one of bfloat16, float32, float64 expected"},
     {"extract", "--verifier-name-or-path is missing"},
+    {"generate a --max-tokens 4", "unknown flag --max-tokens; did you mean --max-new-tokens?"},
+    {"generate a --concurrency 4", "unknown flag --concurrency; did you mean --batch-size?"},
+    {"generate a --outfile f", "unknown flag --outfile; did you mean --output?"},
     {"extract stray", "unexpected argument 'stray'; see accrue extract --help"},
     {"extract --ranks 2", "unknown flag --ranks; see accrue extract --help"},
 };
@@ -194,6 +197,35 @@ static void stopped_by(int number, const char *name, int code)
     remove("stop.out");
 }
 
+/* The fake sleeps through the first one. */
+static void test_second_signal(void **state)
+{
+    pid_t pid = fork();
+    int status = 0;
+
+    (void)state;
+    if (pid == 0) {
+        if (!freopen("stop.out", "w", stdout))
+            _exit(99);
+        execl(ACCRUE_FAKE, "accrue", "extract", "--verifier-name-or-path", "deaf", (char *)NULL);
+        _exit(99);
+    }
+    for (out[0] = '\0'; !strstr(out, "to make"); usleep(10000))
+        if (access("stop.out", R_OK) == 0)
+            read_file(out, "stop.out");
+    usleep(100000);
+    kill(pid, SIGTERM);
+    usleep(50000);
+    kill(pid, SIGTERM); /* the same wish */
+    usleep(700000);
+    assert_int_equal(waitpid(pid, &status, WNOHANG), 0);
+    kill(pid, SIGTERM);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 143);
+    remove("stop.out");
+}
+
 static void test_signals(void **state)
 {
     (void)state;
@@ -207,6 +239,7 @@ int main(void)
         cmocka_unit_test(test_mistakes),      cmocka_unit_test(test_generate),
         cmocka_unit_test(test_generate_json), cmocka_unit_test(test_extract),
         cmocka_unit_test(test_exit_codes),    cmocka_unit_test(test_signals),
+        cmocka_unit_test(test_second_signal),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

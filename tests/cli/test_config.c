@@ -216,7 +216,7 @@ static void test_unsupported(void **state)
          "c.yaml:2: train.speculator_type: dflash is not supported yet"},
         {"train:\n  generation:\n    on_missing: generate\n",
          "c.yaml:3: train.generation.on_missing: generate is not supported yet; extract has the "
-         "verifier here make the states, without a server"},
+         "verifier here make the states"},
         {"train:\n  trainer:\n    gradient_checkpointing: yes\n",
          "c.yaml:3: train.trainer.gradient_checkpointing: true is not supported yet"},
         {"train:\n  draft:\n    token_freq_path: f.pt\n",
