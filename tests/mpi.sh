@@ -93,7 +93,7 @@ same() {
     metrics "$name"
     metrics "$2"
     cmp "$work/$name.metrics" "$work/$2.metrics" || complain "other metrics"
-    for file in model.safetensors state.safetensors; do
+    for file in model.safetensors state.tensors; do
         cmp "$work/$name/$1/$file" "$work/$2/$1/$file" || complain "another $file"
     done
 }

@@ -159,7 +159,7 @@ static inline void remove_tree(const char *path)
 static inline void remake_manifest(const char *dir)
 {
     static const char *const names[] = {"config.json",       "model.safetensors",
-                                        "state.safetensors", "training_state.json",
+                                        "state.tensors", "training_state.json",
                                         "val_metrics.json",  "skipped_samples.jsonl"};
     json_t *files = json_object();
 

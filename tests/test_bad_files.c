@@ -457,7 +457,7 @@ static accrue_train_options waiting_options(const char *out, const char *val)
 static void same_weights(const char *a, const char *b)
 {
     shell(acr_sprintf("cmp '%s/0/model.safetensors' '%s/0/model.safetensors' && "
-                      "cmp '%s/0/state.safetensors' '%s/0/state.safetensors'",
+                      "cmp '%s/0/state.tensors' '%s/0/state.tensors'",
                       a, b, a, b));
 }
 

@@ -42,8 +42,8 @@ static const char *const train_without[] = {
 
 static void assert_same_weights(const char *a, const char *b)
 {
-    const char *const files[] = {"0/model.safetensors", "0/state.safetensors",
-                                 "1/model.safetensors", "1/state.safetensors",
+    const char *const files[] = {"0/model.safetensors", "0/state.tensors",
+                                 "1/model.safetensors", "1/state.tensors",
                                  "1/val_metrics.json"};
 
     for (int i = 0; i < ACR_COUNT(files); i++)
@@ -142,7 +142,7 @@ static void a_micro_batch_of_bad_rows_has_no_weight(void **state)
         o.on_bad = ACCRUE_POLICY_SKIP;
         assert_ok(accrue_train(&o, NULL, NULL, &e), &e);
         assert_same_file(a, b, "0/model.safetensors");
-        assert_same_file(a, b, "0/state.safetensors");
+        assert_same_file(a, b, "0/state.tensors");
         acr_free(more);
         acr_free(less);
         remove_folder(data);
@@ -182,7 +182,7 @@ static void packing_is_the_same_whenever_a_row_is_found(void **state)
     assert_int_equal(m, 5);
     assert_same_log(&early, &late);
     for (int k = 0; k < 3; k++) {
-        char *name = acr_sprintf("%d/state.safetensors", k);
+        char *name = acr_sprintf("%d/state.tensors", k);
         assert_same_file(a, b, name);
         acr_free(name);
         name = acr_sprintf("%d/training_state.json", k);

@@ -299,7 +299,7 @@ static void test_folder(void **state)
     assert_link(out, "checkpoint_best", "1");
     assert_link(out, "epoch0_end", "0");
     assert_link(out, "epoch1_end", "1");
-    assert_holds(last, "config.json manifest.json model.safetensors state.safetensors "
+    assert_holds(last, "config.json manifest.json model.safetensors state.tensors "
                        "training_state.json val_metrics.json");
     assert_keys(last, "config.json", config_keys, ACR_COUNT(config_keys));
     assert_keys(last, "training_state.json", state_keys, ACR_COUNT(state_keys));

@@ -198,8 +198,8 @@ static void a_missing_row_is_gone_and_nothing_else(void **state)
         keep_results(&gone.log, &records);
         assert_int_equal(records, 1);
         assert_same_log(&clean.log, &gone.log);
-        assert_same_file(a, b, "0/state.safetensors");
-        assert_same_file(a, b, "1/state.safetensors");
+        assert_same_file(a, b, "0/state.tensors");
+        assert_same_file(a, b, "1/state.tensors");
         assert_same_file(a, b, "1/val_metrics.json");
         assert_list(b, 1, "\"row\":40,\"kind\":\"missing\"", "hs_40.safetensors");
         if (i / 4 || gone.act)
@@ -239,7 +239,7 @@ static void a_row_that_appears_stays_out(void **state)
     assert_ok(accrue_train(&o, play, &parts, &e), &e);
     assert_int_equal(parts.log.resumed, 1);
     assert_same_log(&straight.log, &parts.log);
-    assert_same_file(a, b, "1/state.safetensors");
+    assert_same_file(a, b, "1/state.tensors");
     assert_same_file(a, b, "1/skipped_samples.jsonl");
     end_scene(&straight);
     end_scene(&parts);
@@ -277,7 +277,7 @@ static void a_row_that_vanishes_between_runs_obeys_on_missing(void **state)
     assert_ok(accrue_train(&o, play, &parts, &e), &e);
     assert_int_equal(parts.log.resumed, 1);
     assert_same_log(&straight.log, &parts.log);
-    assert_same_file(a, b, "1/state.safetensors");
+    assert_same_file(a, b, "1/state.tensors");
     assert_same_file(a, b, "1/skipped_samples.jsonl");
     end_scene(&straight);
     end_scene(&parts);

@@ -93,7 +93,7 @@ static result train(accrue_train_options o, told *t)
     t = t ? t : &own;
     assert_ok(accrue_train(&o, tell, t, &e), &e);
     r.model = hash_file(last, "model.safetensors");
-    r.state = hash_file(last, "state.safetensors");
+    r.state = hash_file(last, "state.tensors");
     assert_int_equal(t->validations, 2);
     memcpy(r.val_loss, t->val_loss, sizeof r.val_loss);
     forget(&own);
@@ -208,7 +208,7 @@ static void a_run_goes_on_to_the_same_bits(void **state)
     assert_ok(accrue_train(&o, tell, &t, &e), &e);
     assert_true(t.micro_batches > 0);
     rest.model = hash_file(t.saved[t.n_saved - 1], "model.safetensors");
-    rest.state = hash_file(t.saved[t.n_saved - 1], "state.safetensors");
+    rest.state = hash_file(t.saved[t.n_saved - 1], "state.tensors");
     assert_true(rest.model == whole.model);
     assert_true(rest.state == whole.state);
     forget(&t);

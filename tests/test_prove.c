@@ -87,7 +87,7 @@ static accrue_status prove_after(const char *command, accrue_error *e)
 {
     char *copy = acr_sprintf("%s/spoilt", folder);
     char *paths[2] = {acr_sprintf("%s/model.safetensors", proven),
-                      acr_sprintf("%s/state.safetensors", proven)};
+                      acr_sprintf("%s/state.tensors", proven)};
     acr_safetensors *f[2] = {NULL, NULL};
     acr_tensor t[2][64];
     int n[2];
@@ -137,13 +137,13 @@ static void a25_files_are_what_vllm_expects(void **state)
     assert_fails(
         prove_after("sed -i 's/layers.0.mlp.up_proj/layers.0.mlp.Up_proj/' model.safetensors", &e),
         ACCRUE_EFORMAT, &e, "layers.0.mlp.up_proj.weight is missing", NULL);
-    assert_fails(prove_after("cp state.safetensors model.safetensors", &e), ACCRUE_EFORMAT, &e,
+    assert_fails(prove_after("cp state.tensors model.safetensors", &e), ACCRUE_EFORMAT, &e,
                  "model.safetensors: ", "tensors, ", NULL);
     /* The sign of an element of the first tensor, which is a master. */
-    assert_fails(prove_after("printf '\\277' | dd of=state.safetensors bs=1 conv=notrunc "
-                             "seek=$(($(od -An -t u8 -N8 state.safetensors) + 11)) 2>/dev/null",
+    assert_fails(prove_after("printf '\\277' | dd of=state.tensors bs=1 conv=notrunc "
+                             "seek=$(($(od -An -t u8 -N8 state.tensors) + 11)) 2>/dev/null",
                              &e),
-                 ACCRUE_EFORMAT, &e, "is not the rounded master of state.safetensors", NULL);
+                 ACCRUE_EFORMAT, &e, "is not the rounded master of state.tensors", NULL);
     acr_free(proven);
     drop(&o);
     acr_free(out);
@@ -199,7 +199,7 @@ static void test_proof_not_finite(void **state)
     step(run);
     assert_ok(accrue_run_validate(run, &val, &e), &e);
     assert_ok(accrue_run_save(run, "0", &e), &e);
-    shell(acr_sprintf("cd '%s' && f=state.safetensors && n=$(($(od -An -t u8 -N8 $f) + 8)) && "
+    shell(acr_sprintf("cd '%s' && f=state.tensors && n=$(($(od -An -t u8 -N8 $f) + 8)) && "
                       "rest=$(($(stat -c %%s $f) - n)) && head -c $n $f >nan && "
                       "head -c $rest /dev/zero | tr '\\0' '\\377' >>nan && mv nan $f",
                       dir));

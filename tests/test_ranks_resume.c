@@ -129,8 +129,8 @@ static double tensor_distance(const acr_tensor *a, const acr_tensor *b)
 /* Masters and moments, each within 1e-12 of its largest element. */
 static double assert_near(const char *a, const char *b)
 {
-    char *x = acr_sprintf("%s/1/state.safetensors", a),
-         *y = acr_sprintf("%s/1/state.safetensors", b);
+    char *x = acr_sprintf("%s/1/state.tensors", a),
+         *y = acr_sprintf("%s/1/state.tensors", b);
     acr_safetensors *f = NULL, *g = NULL;
     accrue_error e = {0};
     double worst = 0;
@@ -174,7 +174,7 @@ static void check_end(pair *p, const char *out, const steps *seen)
 {
     assert_same_steps(seen, &p->steps, p->reproducible);
     if (p->reproducible) {
-        assert_same_file(out, p->straight, "1/state.safetensors");
+        assert_same_file(out, p->straight, "1/state.tensors");
         assert_same_file(out, p->straight, "1/model.safetensors");
         assert_same_file(out, p->straight, "1/val_metrics.json");
     } else {

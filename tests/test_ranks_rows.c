@@ -123,7 +123,7 @@ static accrue_status train(const accrue_train_options *o, int ranks, heard *h, t
 
 static void assert_same_state(const char *a, const char *b)
 {
-    assert_same_file(a, b, "0/state.safetensors");
+    assert_same_file(a, b, "0/state.tensors");
     assert_same_file(a, b, "0/model.safetensors");
     assert_same_file(a, b, "0/val_metrics.json");
 }

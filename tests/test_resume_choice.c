@@ -138,7 +138,7 @@ static void test_invalid_newer(void **state)
 static void test_each_file_corrupted(void **state)
 {
     static const char *const files[] = {"config.json",         "manifest.json",
-                                        "model.safetensors",   "state.safetensors",
+                                        "model.safetensors",   "state.tensors",
                                         "training_state.json", "val_metrics.json"};
     static const char *const damage[] = {"truncate -s -1", "truncate -s 0", "truncate -s +1", "rm"};
 
@@ -213,7 +213,7 @@ static void test_set_aside(void **state)
 
     (void)state;
     assert_ok(accrue_train(&o, NULL, NULL, &e), &e);
-    shell(acr_sprintf("cd '%s' && truncate -s -1 1/state.safetensors && mkdir 2 2.aside-1 && "
+    shell(acr_sprintf("cd '%s' && truncate -s -1 1/state.tensors && mkdir 2 2.aside-1 && "
                       "echo mine > 2/notes.txt && cp -r 1 2.aside-1 && cp -a . ../saved",
                       out));
     o.save_path = out;

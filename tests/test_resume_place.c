@@ -92,7 +92,7 @@ static void a_run_goes_on_at_the_sample_that_the_checkpoint_names(void **state)
     assert_ok(accrue_train(&o, write_log, &parts, &e), &e);
     assert_int_equal(parts.resumed, 1);
     assert_same_log(&straight, &parts);
-    assert_same_file(a, b, "1/state.safetensors");
+    assert_same_file(a, b, "1/state.tensors");
     acr_free(straight.records);
     acr_free(parts.records);
     acr_free(dir);

@@ -72,7 +72,7 @@ static void test_bits(void **state)
         assert_ok(sides[i].status, &sides[i].error);
         assert_ok(like->status, &like->error);
         assert_same_file(sides[i].save_path, like->save_path, "model.safetensors");
-        assert_same_file(sides[i].save_path, like->save_path, "state.safetensors");
+        assert_same_file(sides[i].save_path, like->save_path, "state.tensors");
         assert_int_equal(sides[i].ledger.live, 0);
         assert_true(sides[i].ledger.high > 0);
     }

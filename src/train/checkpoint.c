@@ -20,7 +20,7 @@
 static bool is_ours(const char *name)
 {
     static const char *const names[] = {
-        "config.json",      "model.safetensors",     "state.safetensors", "training_state.json",
+        "config.json",      "model.safetensors",     "state.tensors", "training_state.json",
         "val_metrics.json", "skipped_samples.jsonl", "manifest.json"};
 
     for (int i = 0; i < ACR_COUNT(names); i++)

@@ -14,7 +14,7 @@
 
 enum { VERSION = 2, MAX_MANIFEST = 1 << 20, HEX = 17 };
 
-static const char *const required[] = {"config.json", "model.safetensors", "state.safetensors",
+static const char *const required[] = {"config.json", "model.safetensors", "state.tensors",
                                        "training_state.json"};
 
 json_t *acr_manifest_entry(int64_t bytes, uint64_t hash)

@@ -118,7 +118,7 @@ static accrue_status prove_rounding(const acr_safetensors *weights, const acr_te
     }
     if (!t)
         return acr_fail(err, ACCRUE_EFORMAT,
-                        "%s/model.safetensors: %s is not the rounded master of state.safetensors",
+                        "%s/model.safetensors: %s is not the rounded master of state.tensors",
                         dir, name);
     return ACCRUE_OK;
 }
@@ -132,7 +132,7 @@ accrue_status acr_prove_files(const char *dir, const acr_tensor *weights, int n_
     ACR_TRY(acr_manifest_check(dir, true, NULL, err));
     ACR_TRY(prove_config(dir, err));
     ACR_TRY(prove_tensors(&model, dir, "model.safetensors", weights, n_weights, err));
-    ACR_TRY(prove_tensors(&state, dir, "state.safetensors", states, n_states, err));
+    ACR_TRY(prove_tensors(&state, dir, "state.tensors", states, n_states, err));
     for (int i = 0; i < acr_safetensors_count(state); i++) {
         const acr_tensor *t = acr_safetensors_at(state, i);
         const char *suffix =
@@ -197,7 +197,7 @@ static accrue_status read_params(exchange *e, const acr_model *m, const char *di
                                  accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    char *path = acr_sprintf("%s/state.safetensors", dir);
+    char *path = acr_sprintf("%s/state.tensors", dir);
     acr_safetensors *f = NULL;
 
     if (!path)

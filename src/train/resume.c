@@ -302,7 +302,7 @@ static accrue_status open_asked(acr_resume *asked, const char *dir, accrue_error
     if (!asked->dir)
         return acr_enomem(err, strlen(dir), "a path");
     asked->weights_only =
-        !holds(dir, "manifest.json") && !holds(dir, "state.safetensors") &&
+        !holds(dir, "manifest.json") && !holds(dir, "state.tensors") &&
         holds(dir, "config.json") &&
         (holds(dir, "model.safetensors") || holds(dir, "model.safetensors.index.json"));
     if (!asked->weights_only && (acr_manifest_check(dir, true, NULL, &why) ||

@@ -141,7 +141,7 @@ static accrue_status write_files(acr_save *s, json_t *files, accrue_error *err)
     accrue_status st = ACCRUE_OK;
     json_t *metadata = json_pack("{s:s}", "format", "pt");
     writing state = {
-        .s = s, .name = "state.safetensors", .f = &s->states, .buffer = (char *)s->buffer + PIECE};
+        .s = s, .name = "state.tensors", .f = &s->states, .buffer = (char *)s->buffer + PIECE};
     writing model = {.s = s,
                      .name = "model.safetensors",
                      .f = &s->weights,

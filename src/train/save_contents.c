@@ -87,7 +87,7 @@ static int origin_of_master(const acr_save *s, const acr_tensor *t)
     return -1;
 }
 
-/* state.safetensors: masters, which are origins already, and moments, as they are. */
+/* state.tensors: masters, which are origins already, and moments, as they are. */
 static bool add_states(acr_save *s, const acr_state_arrays *all)
 {
     bool fine = true;

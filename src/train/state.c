@@ -1,5 +1,5 @@
 /* state.c - what a checkpoint holds beside the weights for use: training_state.json and the arrays
- * of state.safetensors, and the comparison of both with the run that wants to go on from them.
+ * of state.tensors, and the comparison of both with the run that wants to go on from them.
  *
  * Arrays are by parameter name in the run's full precision, numbers are exact integers.  There is
  * no generator to save: the order of every epoch is a function of seed, epoch and row. */
@@ -268,7 +268,7 @@ uint64_t acr_epoch_hash(const acr_epoch *e)
     return acr_hash_bytes(e->rows, (size_t)e->begin[e->n] * sizeof *e->rows, hash);
 }
 
-/* state.safetensors ----------------------------------------------------------------------- */
+/* state.tensors ----------------------------------------------------------------------- */
 
 void acr_state_arrays_free(acr_state_arrays *all)
 {
@@ -358,7 +358,7 @@ static void take_share(const acr_state_array *a, const acr_tensor *saved)
 accrue_status acr_state_read(const char *dir, acr_model *m, accrue_window *w, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    char *path = acr_sprintf("%s/state.safetensors", dir);
+    char *path = acr_sprintf("%s/state.tensors", dir);
     acr_safetensors *f = NULL;
     acr_state_arrays all = {0};
 

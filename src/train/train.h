@@ -345,7 +345,7 @@ accrue_status acr_training_state_agrees(const acr_training_state *saved,
 uint64_t acr_epochs_fingerprint(const acr_epochs *e, const acr_dataset *d);
 uint64_t acr_epoch_hash(const acr_epoch *e);
 
-/* One array of state.safetensors; `data` is this rank's share: elements [begin, begin + n). */
+/* One array of state.tensors; `data` is this rank's share: elements [begin, begin + n). */
 typedef struct acr_state_array {
     acr_tensor t; /* whole; its name is owned */
     const acr_param *param;

@@ -33,18 +33,18 @@ says() {
 
 # same DIR: its last checkpoint is that of the run with a large disk
 same() {
-    for file in config.json model.safetensors state.safetensors training_state.json; do
+    for file in config.json model.safetensors state.tensors training_state.json; do
         cmp "$work/alone/3/$file" "$1/3/$file" || complain "$1 ends otherwise"
     done
 }
 
 expect 0 alone --epochs 4 --save-path "$work/alone"
 
-# A limit that lies within state.safetensors (120 kB); the shells count in 512 or 1024 bytes.
+# A limit that lies within state.tensors (120 kB); the shells count in 512 or 1024 bytes.
 (
     ulimit -f 110
     expect 1 limited --epochs 4 --save-path "$work/limited"
-    says limited 'state.safetensors: cannot write: [0-9]* of 120416 bytes written: File too large'
+    says limited 'state.tensors: cannot write: [0-9]* of 120416 bytes written: File too large'
     exit "$failed"
 ) || failed=1
 [ "$(ls -A "$work/limited")" = metrics.jsonl ] || [ -z "$(ls "$work/limited" | grep -v '[jy][sa][om]')" ] ||

@@ -27,6 +27,9 @@ for file in 0/config.json 0/model.safetensors 1/model.safetensors 1/training_sta
     metrics.jsonl run.yaml training.svg; do
     [ -s "$work/run/$file" ] || complain "not written: $file"
 done
+# vLLM loads every *.safetensors of a folder.
+[ "$(echo "$work"/run/1/*.safetensors)" = "$work/run/1/model.safetensors" ] ||
+    complain "more than the model: $(echo "$work"/run/1/*.safetensors)"
 [ "$(grep -c '"train"' "$work/run/metrics.jsonl")" = 12 ] || complain "metrics.jsonl: not 12 steps"
 [ "$(grep -c '"val"' "$work/run/metrics.jsonl")" = 2 ] || complain "metrics.jsonl: not 2 validations"
 grep -q '"gradient_accumulation_steps": 2' "$work/run/1/training_state.json" ||
@@ -61,7 +64,7 @@ for run in straight parts; do
     sed 's/"profile": {[^}]*}, //' "$work/$run/metrics.jsonl" >"$work/$run.metrics"
 done
 cmp "$work/straight.metrics" "$work/parts.metrics" || complain "a continued run has other metrics"
-for file in model.safetensors state.safetensors training_state.json val_metrics.json; do
+for file in model.safetensors state.tensors training_state.json val_metrics.json; do
     cmp "$work/straight/1/$file" "$work/parts/1/$file" || complain "a continued run ends otherwise"
 done
 cmp "$work/straight/training.svg" "$work/parts/training.svg" || complain "another plot"

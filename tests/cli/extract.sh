@@ -71,7 +71,7 @@ data none
 "$accrue" train $flags --data-path "$work/none" --on-missing extract --save-path "$work/made" >"$work/made.out" 2>&1 ||
     complain "cannot train without files: $(tail -1 "$work/made.out")"
 cmp "$work/files/1/model.safetensors" "$work/made/1/model.safetensors" || complain "without files it ends otherwise"
-cmp "$work/files/1/state.safetensors" "$work/made/1/state.safetensors" || complain "without files it ends otherwise"
+cmp "$work/files/1/state.tensors" "$work/made/1/state.tensors" || complain "without files it ends otherwise"
 grep -q '60 of 60 rows have no hidden states' "$work/made.out" || complain "not told: $(cat "$work/made.out")"
 [ ! -e "$work/none/hidden_states" ] || complain "training wrote hidden states"
 

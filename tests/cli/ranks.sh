@@ -26,7 +26,7 @@ metrics() {
 same() {
     metrics "$1"
     cmp "$work/$1.metrics" "$work/$3.metrics" || complain "$1: other metrics"
-    for file in model.safetensors state.safetensors; do
+    for file in model.safetensors state.tensors; do
         cmp "$work/$1/$2/$file" "$work/$3/$2/$file" || complain "$1: another $file"
     done
 }
