@@ -81,6 +81,11 @@ static bool reserve(acr_gemm *g, buffer *b, size_t bytes)
     return true;
 }
 
+static bool cpu_has(unsigned isa)
+{
+    return ((unsigned)dnnl_get_effective_cpu_isa() & isa) == isa;
+}
+
 accrue_status acr_gemm_create(acr_gemm **out, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
@@ -94,8 +99,7 @@ accrue_status acr_gemm_create(acr_gemm **out, accrue_error *err)
         goto cleanup;
     }
     g->workers = acr_threads();
-    g->onednn = (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_amx) ==
-                dnnl_cpu_isa_avx512_core_amx;
+    g->onednn = cpu_has(dnnl_cpu_isa_avx512_core_amx);
     g->slots = 64;
     g->table = acr_calloc(g->slots, sizeof *g->table);
     if (!g->table) {
@@ -162,7 +166,7 @@ bool acr_gemm_uses_onednn(const acr_gemm *g)
 
 void acr_gemm_force_onednn(acr_gemm *g, bool on)
 {
-    g->onednn = on;
+    g->onednn = on && cpu_has(dnnl_cpu_isa_avx512_core);
 }
 
 /* Primitives ------------------------------------------------------------------------------- */
