@@ -20,7 +20,7 @@ test: setup
 
 demo: setup
 	$(MAKE) release
-	examples/demo build/release/accrue build/demo
+	examples/demo build/release/accrue build/demo build/models
 
 check: setup
 	$(MAKE) build/dev/build.ninja

@@ -160,6 +160,15 @@ rank() {
     cat "$work/$name.$1.pid"
 }
 
+# Until a rank answers SIGTERM itself: number 15, bit 14 of the mask.
+until_caught() {
+    for _ in $(seq 1000); do
+        mask=$(sed -n 's/^SigCgt:.*\(....\)$/\1/p' "/proc/$(rank "$1" 2>/dev/null)/status" 2>/dev/null)
+        [ $((0x${mask:-0} & 0x4000)) = 0 ] || return 0
+        sleep 0.02
+    done
+}
+
 # ends CODE: within half a minute
 ends() {
     (
@@ -222,7 +231,7 @@ signals() {
     "$mpirun" $options -n "$ranks" "$work/rank" "$work/early" "$accrue" train $flags --save-path "$work/early" \
         --data-path "$work/data" --lock-timeout 25 >"$work/early.mpirun" 2>&1 </dev/null &
     pid=$!
-    sleep 1
+    until_caught 0
     kill -TERM "$(rank 0)"
     ends badly
     kill $holder

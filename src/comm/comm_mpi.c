@@ -23,6 +23,7 @@ static const double answer_s = 5;     /* for rank 0 to say which failure was fir
 static const double received_s = 2;   /* for the others to have heard it */
 static const double withdraw_s = 0.5; /* for messages that cannot be called back */
 static const double farewell_s = 5;   /* for rank 0 to report to people */
+static const double leave_s = 3;      /* for all of its part, where it cannot be heard any more */
 static const double busy_s = 200e-6;  /* of polling without sleep */
 static const double nap_s = 20e-6;    /* between polls from then on, growing up to */
 static const double long_nap_s = 100e-6;
@@ -51,7 +52,7 @@ typedef struct process_job {
     accrue_error decided, word; /* the job's failure; this rank's */
     MPI_Request *told;          /* words under way */
     bool answered;              /* rank 0 has decided, so that it is there */
-    bool stuck;                 /* a message may still arrive in memory that is not ours any more */
+    bool stuck; /* a message may still be read from or arrive in memory that is not ours any more */
     double listened;
 } process_job;
 
@@ -303,24 +304,24 @@ static void withdraw(accrue_comm *c)
 {
     process_job *job = c->job;
     const double begun = acr_seconds();
-    bool receives = true;
+    bool active = true;
 
     for (int i = c->size; i < job->n_lanes; i++)
         if (job->requests[i] != MPI_REQUEST_NULL)
             MPI_Cancel(&job->requests[i]);
-    while (receives && acr_seconds() - begun < withdraw_s) {
-        receives = false;
+    while (active && acr_seconds() - begun < withdraw_s) {
+        active = false;
         for (int i = 0; i < job->n_lanes; i++) {
             int done = 0;
             if (job->requests[i] == MPI_REQUEST_NULL)
                 continue;
             MPI_Test(&job->requests[i], &done, MPI_STATUS_IGNORE);
-            receives |= !done && i >= c->size;
+            active |= !done;
         }
-        if (receives)
+        if (active)
             nap(long_nap_s);
     }
-    job->stuck = receives;
+    job->stuck = active;
 }
 
 /* The transport --------------------------------------------------------------------------- */
@@ -438,10 +439,10 @@ static void part(accrue_comm *c)
 
     if (!job->answered)
         return;
-    if (job->stuck) {
-        nap(withdraw_s);
+    while (job->stuck && c->rank != 0 && acr_seconds() - begun < leave_s)
+        nap(10 * long_nap_s);
+    if (job->stuck)
         return;
-    }
     for (int r = 1; r < c->size && c->rank == 0; r++)
         say(job, r, FAREWELL, &job->decided);
     if (c->rank == 0)
