@@ -247,6 +247,8 @@ static accrue_status load_weights(reader *r)
     acr_verifier *v = r->v;
     const acr_verifier_shape *s = &v->shape;
 
+    if (acr_pretrained_find(r->file, "lm_head.weight") >= 0) /* then it counts, as elsewhere */
+        v->shape.tied = false;
     v->max_owned = s->n_layers * BLOCKS_PER_LAYER + OTHER_BLOCKS;
     v->block_bytes = bytes_of_blocks(v, r->file);
     v->layers = acr_calloc((size_t)s->n_layers, sizeof *v->layers);

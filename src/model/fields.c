@@ -91,14 +91,14 @@ void acr_field_require(acr_fields *r, bool ok, const char *key, const char *valu
 /* "rope_parameters" (transformers 5) or "rope_theta" and "rope_scaling" (before). */
 void acr_field_rope(acr_fields *r, acr_rope_config *out)
 {
-    const json_t *parameters = json_object_get(r->object, "rope_parameters");
+    const json_t *older = json_object_get(r->object, "rope_scaling");
     const json_t *scaling =
-        acr_absent(parameters) ? json_object_get(r->object, "rope_scaling") : parameters;
+        acr_absent(older) ? json_object_get(r->object, "rope_parameters") : older;
     acr_fields s = {.object = scaling, .name = r->name, .err = r->err, .status = r->status};
     const char *type = "default";
 
     if (!acr_absent(scaling) && !json_is_object(scaling)) {
-        acr_field_refuse(r, scaling == parameters ? "rope_parameters" : "rope_scaling", scaling,
+        acr_field_refuse(r, scaling == older ? "rope_scaling" : "rope_parameters", scaling,
                          "an object");
         return;
     }
@@ -106,7 +106,7 @@ void acr_field_rope(acr_fields *r, acr_rope_config *out)
                       !json_is_object(json_object_get(scaling, "full_attention")) &&
                           !json_is_object(json_object_get(scaling, "sliding_attention")),
                       "rope_parameters", "given per layer type", "one for all layers");
-    if (acr_absent(parameters))
+    if (acr_absent(json_object_get(scaling, "rope_theta")))
         s.object = r->object;
     out->theta = acr_field_real(&s, "rope_theta", 10000.0);
     s.object = scaling;
