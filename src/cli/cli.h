@@ -110,9 +110,9 @@ void table_free(table *t);
 
 /* Long calls ------------------------------------------------------------------------------ */
 
-/* A call of the library that goes on where it was stopped. */
 typedef struct work {
-    bool quiet; /* with --json */
+    bool quiet;       /* with --json */
+    bool begins_anew; /* what a stopped call has made is of no use to the next one */
     bool terminal, drawn;
     double told; /* seconds when progress was last shown */
 } work;

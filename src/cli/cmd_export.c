@@ -3,38 +3,12 @@
 
 #include "flags.h"
 
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-static const double redraw_seconds = 0.1, line_seconds = 5;
 
 typedef struct exporting {
     const cli_options *o;
-    bool terminal, drawn;
-    double told; /* when progress was last shown */
+    work work;
 } exporting;
-
-static int on_progress(const accrue_progress *p, void *payload)
-{
-    exporting *x = payload;
-    char line[200];
-
-    if (x->o->json || p->seconds - x->told < (x->terminal ? redraw_seconds : line_seconds))
-        return 0;
-    x->told = p->seconds;
-    double rate = ratio((double)p->bytes, p->seconds);
-    snprintf(line, sizeof line, "%s of %s  %s/s  %s left", format_bytes(p->done).s,
-             format_bytes(p->total).s, format_bytes((int64_t)rate).s,
-             format_duration(ratio((double)(p->total - p->done), rate)).s);
-    if (x->terminal)
-        printf("\r\033[K%s", line);
-    else
-        printf("%s\n", line);
-    x->drawn = x->terminal;
-    fflush(stdout);
-    return 0;
-}
 
 static const char *string_of(const json_t *object, const char *key)
 {
@@ -101,8 +75,6 @@ static int show(const char *text, const exporting *x)
     json_error_t error;
     json_t *root = NULL;
 
-    if (x->drawn)
-        printf("\r\033[K");
     if (x->o->json) {
         printf("%s", text);
         return EXIT_SUCCESS;
@@ -118,26 +90,23 @@ static int show(const char *text, const exporting *x)
 
 static int export_draft(const cli_options *o)
 {
-    const char *term = getenv("TERM");
     exporting x = {.o = o};
     accrue_export_options opt;
     accrue_error err = {0};
     char *text = NULL;
     int code = 0;
 
-    x.terminal = isatty(STDOUT_FILENO) && !(term && strcmp(term, "dumb") == 0);
     accrue_export_options_init(&opt, sizeof opt);
     opt.checkpoint = o->dirs[0];
     opt.verifier = o->train.verifier;
     opt.out = o->out;
     opt.dtype = o->export_dtype;
-    accrue_status status = accrue_export(&text, &opt, on_progress, &x, &err);
-    if (status) {
-        if (x.drawn)
-            printf("\r\033[K");
-        return cli_fail(cli_exit_code(status), "%s", err.message);
-    }
-    code = show(text, &x);
+    work_begin(&x.work, o->json);
+    x.work.begins_anew = true;
+    accrue_status status = accrue_export(&text, &opt, work_progress, &x.work, &err);
+    code = work_end(&x.work, status, &err);
+    if (!code)
+        code = show(text, &x);
     accrue_string_free(text);
     return code;
 }

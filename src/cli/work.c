@@ -1,5 +1,4 @@
-/* work.c - long calls of the library that go on where they were stopped: their progress, and the
- * signals that stop them. */
+/* work.c - long calls of the library: their progress, and the signals that stop them. */
 #include "cli.h"
 
 #include <signal.h>
@@ -79,10 +78,16 @@ int work_progress(const accrue_progress *p, void *payload)
         p->seconds - w->told < (w->terminal ? redraw_seconds : line_seconds))
         return 0;
     w->told = p->seconds;
-    snprintf(line, sizeof line, "%s of %s %s  %s tokens/s  %s left", format_count(p->done).s,
-             format_count(p->total).s, p->unit,
-             format_count((int64_t)ratio((double)p->tokens, p->seconds)).s,
-             p->done > p->found ? format_duration(seconds_left(p)).s : "?");
+    const figure time = format_duration(seconds_left(p));
+    const char *left = p->done > p->found ? time.s : "?";
+    if (strcmp(p->unit, "bytes") == 0)
+        snprintf(line, sizeof line, "%s of %s  %s/s  %s left", format_bytes(p->done).s,
+                 format_bytes(p->total).s,
+                 format_bytes((int64_t)ratio((double)p->bytes, p->seconds)).s, left);
+    else
+        snprintf(line, sizeof line, "%s of %s %s  %s tokens/s  %s left", format_count(p->done).s,
+                 format_count(p->total).s, p->unit,
+                 format_count((int64_t)ratio((double)p->tokens, p->seconds)).s, left);
     if (w->terminal)
         printf("\r\033[K%s", line);
     else
@@ -98,7 +103,7 @@ int work_end(work *w, accrue_status status, const accrue_error *err)
         printf("\r\033[K");
     w->drawn = false;
     if (status == ACCRUE_ECANCELED && stopped)
-        return cli_fail(128 + stopped, "%s by %s; the same command goes on", err->message,
-                        signals_name(stopped));
+        return cli_fail(128 + stopped, "%s by %s%s", err->message, signals_name(stopped),
+                        w->begins_anew ? "" : "; the same command goes on");
     return status ? cli_fail(cli_exit_code(status), "%s", err->message) : EXIT_SUCCESS;
 }

@@ -265,7 +265,9 @@ static json_t *read_rope(reader *r, const acr_gguf_sizes *s)
     double theta = read_real(r, "rope.freq_base", 10000);
     int64_t original = read_int(r, "rope.scaling.original_context_length", 0, 0, INT32_MAX);
     const json_t *v = get(r, key, "rope.scaling.type");
-    const char *type = v ? json_string_value(v) : "none";
+    const char *type = v                                    ? json_string_value(v)
+                       : get(r, key, "rope.scaling.factor") ? "linear" /* as llama.cpp takes it */
+                                                            : "none";
     double factor = 1;
 
     if (!type || (strcmp(type, "none") && strcmp(type, "linear") && strcmp(type, "yarn")))
@@ -277,6 +279,8 @@ static json_t *read_rope(reader *r, const acr_gguf_sizes *s)
     if (strcmp(type, "none") == 0)
         return llama3_rope(r, s, theta, original ? (double)original : 8192);
     factor = read_real(r, "rope.scaling.factor", (double)NAN);
+    if (!(factor > 0))
+        refuse(r, ACCRUE_EMISMATCH, "rope.scaling.factor", "is not positive", "a positive number");
     if (acr_gguf_find(r->g, "rope_freqs.weight"))
         refuse(r, ACCRUE_ENOTSUP, key, "and tensor 'rope_freqs.weight' are there", "one of them");
     if (r->status)

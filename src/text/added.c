@@ -108,6 +108,8 @@ accrue_status acr_added_split(const acr_added_set *s, const char *text, size_t n
             begin = strip_left(text, begin);
         if (t->rstrip)
             end = strip_right(text, n, end);
+        if (end <= done) /* what the token before has taken with it */
+            continue;
         if (begin > done)
             ACR_TRY(between(ctx, text + done, begin - done, err));
         ACR_TRY(token(ctx, t->id, err));

@@ -305,6 +305,8 @@ static accrue_status whole_word(int32_t *id, const acr_bpe *b, acr_bpe_room *r, 
         ACR_TRY(acr_buffer_add(&r->spelled, c, bytes, err));
     }
     *id = acr_bpe_find(b, r->spelled.at, r->spelled.n);
+    if (*id >= 0 && b->tokens[*id].added)
+        *id = -1;
 
 cleanup:
     return st;

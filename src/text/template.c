@@ -11,6 +11,8 @@
 #include <string.h>
 
 enum { MAX_DEPTH = 32 };
+/* Stands for an escape that is not decoded here, and must not pass for text. */
+static const char unknown_escape = '\1';
 
 /* Of a known template: stands for statements that no conversation here reaches. */
 static const char any[] = "ANY";
@@ -144,7 +146,7 @@ static accrue_status take_literal(growing *t, const char *s, size_t n, size_t *i
             if (c == 'n' || c == 't')
                 c = c == 'n' ? '\n' : '\t';
             else if (c != '\\' && c != '\'' && c != '"')
-                ACR_TRY(add_escaped(t, '\\', err));
+                c = unknown_escape;
         }
         ACR_TRY(add_escaped(t, c, err));
     }
@@ -518,7 +520,7 @@ static bool is_text(const char *pattern, const char *s, const char **from, size_
     *from = s + before;
     *n = bytes - before - after;
     for (size_t i = 0; i < *n; i++) {
-        if ((*from)[i] == '\'')
+        if ((*from)[i] == '\'' || (*from)[i] == unknown_escape || (*from)[i] == '\r')
             return false;
         i += (*from)[i] == '\\';
     }

@@ -46,6 +46,7 @@ typedef struct acr_token {
     uint32_t at, bytes;           /* the spelling, in `spellings` */
     uint32_t text_at, text_bytes; /* what it decodes to, in `texts` */
     bool here, special;
+    bool added; /* not of the model's vocabulary: no word becomes it */
 } acr_token;
 
 typedef struct acr_merge {

@@ -209,6 +209,7 @@ static accrue_status place_token(acr_bpe *b, acr_added *a, const char *content, 
     }
     if (found < 0)
         ACR_TRY(acr_bpe_add(b, a->id, content, n, a->text, a->n, err));
+    b->tokens[a->id].added = found < 0;
     /* Decoding knows a special token by what it shows. */
     b->tokens[a->id].special = a->special && a->n == n && !memcmp(a->text, content, n);
 
