@@ -199,6 +199,8 @@ static void other_templates_are_refused(void **state)
         {"llama3", " | trim", ""},
         {"llama3", "+ content %}", "%}"},
         {"llama3.1", "December 2023", "March 2024"},
+        {"smollm2", "a helpful", "a \\u2019helpful"},
+        {"smollm2", "a helpful", "a\rhelpful"},
         {"llama3.1", "'tool_calls' in message) %}", "message.content) %}"},
     };
     json_t *templates = load(CHAT "/templates.json");

@@ -245,6 +245,16 @@ static void defaults_of_a_checkpoint(void **state)
     assert_ok(read_with(&c, "num_key_value_heads", "null", true, &e), &e);
     assert_int_equal(c.n_kv_heads, 4);
     acr_config_free(&c);
+    assert_ok(read_with(&c, "rope_theta", "500", true, &e), &e);
+    assert_true(fabs(c.rope.theta - 500) <= 0);
+    acr_config_free(&c);
+    assert_ok(read_with(&c, "rope_scaling",
+                        "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, "
+                        "\"high_freq_factor\": 4, \"original_max_position_embeddings\": 32}",
+                        true, &e),
+              &e);
+    assert_true(c.rope.llama3 && fabs(c.rope.factor - 8) <= 0);
+    acr_config_free(&c);
 }
 
 static void refuses_by_name(void **state)

@@ -521,6 +521,17 @@ static void linear_and_yarn_are_told(void **state)
     (void)state;
     put_keys(&tiny, "");
     put_tensors(&tiny, "");
+    arch_real(&tiny, "rope.scaling.factor", 2);
+    accept(&p);
+    assert_string_equal(json_string_value(json_object_get(value(p, "rope_scaling"), "rope_type")),
+                        "linear");
+    acr_pretrained_close(p);
+    put_keys(&tiny, "");
+    put_tensors(&tiny, "");
+    arch_real(&tiny, "rope.scaling.factor", -2);
+    refuse(ACCRUE_EMISMATCH, "rope.scaling.factor' is not positive, a positive number expected");
+    put_keys(&tiny, "");
+    put_tensors(&tiny, "");
     key_string(&f, "llama.rope.scaling.type", "linear");
     arch_real(&tiny, "rope.scaling.factor", 4);
     accept(&p);

@@ -151,6 +151,48 @@ static void other_parts_are_refused(void **state)
     refuse_all(cases, ACR_COUNT(cases));
 }
 
+/* Whatever merges say, a word becomes a token of the vocabulary only. */
+static void a_word_is_no_added_token(void **state)
+{
+    static const char text[] = "{" PRE "," DECODE ",\"model\":{\"type\":\"BPE\"," VOCAB
+                               ",\"merges\":[],\"ignore_merges\":true},"
+                               "\"added_tokens\":[{\"id\":3,\"content\":\"ba\"," FLAGS "}]}";
+    acr_tokenizer *t = NULL;
+    acr_ids ids = {0};
+    accrue_error e;
+
+    (void)state;
+    assert_ok(acr_tokenizer_parse(&t, text, strlen(text), "file", &e), &e);
+    assert_ok(acr_tokenizer_encode(&ids, t, "ba", 2, false, &e), &e);
+    assert_true(ids.n == 2 && ids.at[0] == 1 && ids.at[1] == 0);
+    ids.n = 0;
+    assert_ok(acr_tokenizer_encode(&ids, t, "ab", 2, false, &e), &e);
+    assert_true(ids.n == 1 && ids.at[0] == 2);
+    ids.n = 0;
+    assert_ok(acr_tokenizer_encode(&ids, t, "ba", 2, true, &e), &e);
+    assert_true(ids.n == 1 && ids.at[0] == 3);
+    acr_ids_free(&ids);
+    acr_tokenizer_free(t);
+}
+
+/* The second of two tokens that take all white space around them finds none. */
+static void an_emptied_token_is_none(void **state)
+{
+    static const char text[] =
+        WITH("\"added_tokens\":[{\"id\":3,\"content\":\"\\n\",\"special\":false,"
+             "\"single_word\":false,\"lstrip\":true,\"rstrip\":true,\"normalized\":false}]");
+    acr_tokenizer *t = NULL;
+    acr_ids ids = {0};
+    accrue_error e;
+
+    (void)state;
+    assert_ok(acr_tokenizer_parse(&t, text, strlen(text), "file", &e), &e);
+    assert_ok(acr_tokenizer_encode(&ids, t, "a\n\n b", 5, false, &e), &e);
+    assert_true(ids.n == 3 && ids.at[0] == 0 && ids.at[1] == 3 && ids.at[2] == 1);
+    acr_ids_free(&ids);
+    acr_tokenizer_free(t);
+}
+
 static void spoilt_added_tokens_are_refused(void **state)
 {
     static const refused cases[] = {
@@ -238,6 +280,8 @@ int main(void)
         cmocka_unit_test(other_models_are_refused),
         cmocka_unit_test(spoilt_vocabularies_are_refused),
         cmocka_unit_test(other_parts_are_refused),
+        cmocka_unit_test(a_word_is_no_added_token),
+        cmocka_unit_test(an_emptied_token_is_none),
         cmocka_unit_test(spoilt_added_tokens_are_refused),
         cmocka_unit_test(files_of_nesting_are_refused),
         cmocka_unit_test(large_and_missing_files_are_refused),
