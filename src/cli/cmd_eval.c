@@ -279,6 +279,20 @@ static int evaluate(const cli_options *o)
     return code;
 }
 
+/* Whether the picture can be written, before hours of measuring; 0, or the exit code. */
+static int check_out(const char *path)
+{
+    const bool there = access(path, F_OK) == 0;
+    FILE *f = fopen(path, "ab");
+
+    if (!f)
+        return cli_fail(EXIT_BAD_INPUT, "%s: %s", path, strerror(errno));
+    fclose(f);
+    if (!there)
+        unlink(path);
+    return 0;
+}
+
 int cmd_eval(int argc, char **argv)
 {
     static cli_options o;
@@ -300,6 +314,9 @@ int cmd_eval(int argc, char **argv)
     if (o.out && !plot_is_picture(o.out))
         return cli_fail(EXIT_BAD_INPUT, "--out: '%s', a name that ends in .svg or .png expected",
                         o.out);
+    bad = o.out ? check_out(o.out) : 0;
+    if (bad)
+        return bad;
     accrue_set_threads(o.threads);
     return cli_finish(evaluate(&o));
 }

@@ -159,8 +159,9 @@ static void pictures(void **state)
     assert_null(strstr(out, "eval.png"));
     read_file(out, "eval.png");
     assert_memory_equal(out, "\x89PNG", 4);
-    assert_int_equal(run("draft --prompts p --limit 3 --out no/such/eval.svg"), 1);
+    assert_int_equal(run("draft --prompts p --limit 3 --out no/such/eval.svg"), 2);
     assert_non_null(strstr(err, "no/such/eval.svg: No such file"));
+    assert_string_equal(out, "");
     assert_int_equal(run("draft --prompts p --limit 3 --num-speculative-tokens 16 --out eval.svg"),
                      0);
     assert_int_equal(run("draft --prompts p --out eval.gif"), 2);
