@@ -391,8 +391,26 @@ static void takes_what_the_model_recommends(void **state)
 
 /* Failures ---------------------------------------------------------------------------------- */
 
+/* The last row of the tensor that lies last in the file. */
+static void change_last_number(const char *dir)
+{
+    char *path = acr_sprintf("%s/model.safetensors", dir);
+    FILE *f = fopen(path, "r+b");
+    int c = 0;
+
+    assert_non_null(f);
+    assert_int_equal(fseek(f, -2, SEEK_END), 0);
+    c = fgetc(f);
+    assert_int_equal(fseek(f, -2, SEEK_END), 0);
+    fputc(c ^ 1, f);
+    fclose(f);
+    acr_free(path);
+}
+
 static void refuses_to_go_on_with_something_else(void **state)
 {
+    static const char *const texts[] = {"tokenizer.json", "tokenizer_config.json",
+                                        "chat_template.jinja", "generation_config.json"};
     accrue_generate_options o = options();
     accrue_generate_report r;
     accrue_error e = {0};
@@ -420,6 +438,20 @@ static void refuses_to_go_on_with_something_else(void **state)
     write_whole_verifier(verifier, WHOLE_CHAT_VOCAB, 8);
     FAILS(ACCRUE_EMISMATCH, "was begun with \"verifier\"");
     write_whole_verifier(verifier, WHOLE_CHAT_VOCAB, 7);
+    change_last_number(verifier);
+    FAILS(ACCRUE_EMISMATCH, "was begun with \"verifier\"");
+    write_whole_verifier(verifier, WHOLE_CHAT_VOCAB, 7);
+    for (int i = 0; i < ACR_COUNT(texts); i++) {
+        char *path = acr_sprintf("%s/%s", verifier, texts[i]);
+        shell(acr_sprintf("if [ -e '%s' ]; then cp '%s' '%s.kept'; printf '\\n' >>'%s'; "
+                          "else echo '{}' >'%s'; fi",
+                          path, path, path, path, path));
+        FAILS(ACCRUE_EMISMATCH, "was begun with \"verifier\"");
+        shell(acr_sprintf("rm '%s'; [ ! -e '%s.kept' ] || mv '%s.kept' '%s'", path, path, path,
+                          path));
+        acr_free(path);
+    }
+    generate(&o); /* as it was, it goes on */
     text = text_of_file(output);
     assert_string_equal(text, before); /* untouched by all that */
     acr_free(text);
@@ -523,6 +555,10 @@ static void faulty_lines_are_named(void **state)
         forget_output();
         assert_fails(accrue_generate(&r, &o, NULL, NULL, &e), cases[i].status, &e, data,
                      cases[i].says, NULL);
+        assert_false(acr_exists(output)); /* though the line before is fine */
+        o.limit = 1;
+        generate(&o); /* what is not asked does no harm */
+        o.limit = 0;
         acr_free(text);
     }
 }

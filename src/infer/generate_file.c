@@ -11,57 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_SETTINGS = 1 << 20 };
-
 /* Settings --------------------------------------------------------------------------------- */
-
-static accrue_status compare(const json_t *before, const json_t *now, const char *path,
-                             const char *settings_path, accrue_error *err)
-{
-    const char *key = NULL;
-    const json_t *value = NULL;
-
-    json_object_foreach((json_t *)(uintptr_t)now, key, value)
-    {
-        const json_t *was = json_object_get(before, key);
-        char *a = NULL, *b = NULL;
-        accrue_status st = ACCRUE_OK;
-        if (json_equal(was, value))
-            continue;
-        a = was ? json_dumps(was, JSON_ENCODE_ANY | JSON_REAL_PRECISION(10)) : NULL;
-        b = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(10));
-        st = acr_fail(err, ACCRUE_EMISMATCH,
-                      "%s: was begun with \"%s\" %s, now it is %s (%s); the same goes on, another "
-                      "--output begins anew",
-                      path, key, a ? a : "not given", b ? b : "?", settings_path);
-        free(a);
-        free(b);
-        return st;
-    }
-    return ACCRUE_OK;
-}
-
-static accrue_status write_settings(const char *path, const json_t *settings, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    char *text = acr_json_text(settings);
-    char *temporary = acr_sprintf("%s.tmp", path);
-
-    if (!text || !temporary) {
-        st = acr_enomem(err, strlen(path), "the settings");
-        goto cleanup;
-    }
-    ACR_TRY(acr_write_file(temporary, text, strlen(text), err));
-    if (rename(temporary, path) != 0)
-        st = acr_fail_errno(err, errno, "cannot rename a file to this name", path);
-
-cleanup:
-    if (st && temporary)
-        unlink(temporary);
-    acr_free(temporary);
-    acr_free(text);
-    return st;
-}
 
 /* Answers have settings beside them, which were there before the first; without, the file is
  * somebody else's. */
@@ -74,16 +24,15 @@ static accrue_status check_settings(const acr_answer_file *f, const json_t *sett
 
     if (!path)
         return acr_enomem(err, strlen(f->path), "a path");
-    if (acr_exists(path))
-        ACR_TRY(acr_json_load(&before, path, MAX_SETTINGS, err));
+    ACR_TRY(acr_settings_read(&before, path, err));
     if (!before && f->found)
         st = acr_fail(err, ACCRUE_EMISMATCH,
                       "%s: %lld bytes are there already, and no %s that says how they were made",
                       f->path, (long long)f->found, path);
     else if (before && f->bytes)
-        st = compare(before, settings, f->path, path, err);
+        st = acr_settings_compare(before, settings, f->path, path, "--output", err);
     if (!st && !(before && json_equal(before, settings)))
-        st = write_settings(path, settings, err);
+        st = acr_settings_write(path, settings, err);
 
 cleanup:
     json_decref(before);
