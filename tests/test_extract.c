@@ -460,15 +460,21 @@ static void waits_for_nobody_who_holds_a_rows_lock(void **state)
 
 static void refuses_states_that_are_no_numbers(void **state)
 {
-    const accrue_extract_options o = options();
+    accrue_extract_options o = options();
     accrue_extract_report r;
     accrue_error e = {0};
+    char *made = acr_sprintf("%s/made", folder), *deep = acr_sprintf("%s/a/states", made);
 
     (void)state;
     write_whole_verifier(verifier, TINY_VOCAB, 0);
     assert_fails(accrue_extract(&r, &o, NULL, NULL, &e), ACCRUE_ENUMERIC, &e, verifier, "row 0",
                  "NaN or infinite", NULL);
     assert_false(acr_exists(states));
+    o.hidden_states_path = deep;
+    assert_fails(accrue_extract(&r, &o, NULL, NULL, &e), ACCRUE_ENUMERIC, &e, "row 0", NULL);
+    assert_false(acr_exists(made));
+    acr_free(made);
+    acr_free(deep);
 }
 
 static void gives_back_everything_when_memory_ends(void **state)

@@ -586,6 +586,40 @@ static void refuses_logits_that_are_no_numbers(void **state)
     write_whole_verifier(verifier, WHOLE_CHAT_VOCAB, 0);
     assert_fails(accrue_generate(&r, &o, NULL, NULL, &e), ACCRUE_ENUMERIC, &e,
                  "row 0: token 0 of the answer", "not finite", NULL);
+    assert_false(acr_exists(output));
+}
+
+/* A failure before the first line leaves nothing behind; what was there stays. */
+static void failures_leave_nothing_behind(void **state)
+{
+    accrue_generate_options o = options();
+    accrue_generate_report r;
+    accrue_error e = {0};
+    char *kept = acr_sprintf("%s/kept", folder), *made = acr_sprintf("%s/made", folder);
+    char *deep = acr_sprintf("%s/a/b/out.jsonl", made), *in = acr_sprintf("%s/x/o", kept);
+    char *settings = acr_sprintf("%s.settings.json", output);
+
+    (void)state;
+    write_whole_verifier(verifier, 60, 7); /* which has not the prompt's tokens */
+    shell(acr_sprintf("mkdir '%s'", kept));
+    o.output = deep;
+    assert_fails(accrue_generate(&r, &o, NULL, NULL, &e), ACCRUE_EMISMATCH, &e, "below 60", NULL);
+    assert_false(acr_exists(made));
+    o.output = in;
+    assert_fails(accrue_generate(&r, &o, NULL, NULL, &e), ACCRUE_EMISMATCH, &e, "below 60", NULL);
+    assert_true(acr_exists(kept));
+    o.output = output;
+    write_text(output, ""); /* somebody's */
+    assert_fails(accrue_generate(&r, &o, NULL, NULL, &e), ACCRUE_EMISMATCH, &e, "below 60", NULL);
+    assert_true(acr_exists(output));
+    forget_output();
+    assert_fails(accrue_generate(&r, &o, NULL, NULL, &e), ACCRUE_EMISMATCH, &e, "below 60", NULL);
+    assert_false(acr_exists(output) || acr_exists(settings));
+    acr_free(kept);
+    acr_free(made);
+    acr_free(deep);
+    acr_free(in);
+    acr_free(settings);
 }
 
 static void gives_back_everything_when_memory_ends(void **state)
@@ -641,6 +675,7 @@ int main(void)
         TEST(faulty_lines_are_named),
         TEST(refuses_tokens_that_the_model_has_not),
         TEST(refuses_logits_that_are_no_numbers),
+        TEST(failures_leave_nothing_behind),
         TEST(gives_back_everything_when_memory_ends),
     };
 

@@ -26,8 +26,9 @@ typedef struct extraction {
     double started;
 
     char *dir;
-    bool is_new; /* the folder */
-    int fd;      /* of it, locked */
+    bool is_new;  /* the folder */
+    size_t there; /* bytes of its path whose folders were there */
+    int fd;       /* of it, locked */
     bool has_settings;
     bool wrote_settings;
     acr_dataset *data;
@@ -141,6 +142,7 @@ static accrue_status open_folder(extraction *x, accrue_error *err)
                                         : acr_sprintf("%s/hidden_states", x->opt->data_path);
     if (!x->dir)
         return acr_enomem(err, strlen(x->opt->data_path), "a path");
+    x->there = acr_parents_there(x->dir);
     ACR_TRY(acr_make_parents(x->dir, err));
     x->is_new = mkdir(x->dir, 0777) == 0;
     if (!x->is_new && errno != EEXIST)
@@ -178,11 +180,15 @@ cleanup:
     return st;
 }
 
-/* After a failure before the first row. */
-static void remove_settings(const extraction *x)
+/* After a failure: settings without a row, and folders that hold nothing. */
+static void tidy(const extraction *x)
 {
     if (x->wrote_settings && !x->report->made)
         unlinkat(x->fd, ACR_STATES_SETTINGS, 0);
+    if (x->is_new)
+        rmdir(x->dir);
+    if (x->dir)
+        acr_remove_parents(x->dir, x->there);
 }
 
 /* Whether the row's file is there and is this row's, by all but its numbers. */
@@ -410,9 +416,7 @@ cleanup:
     acr_dataset_close(x.data);
     acr_free(x.rows);
     if (st)
-        remove_settings(&x);
-    if (st && x.is_new)
-        rmdir(x.dir); /* unless it holds something by now */
+        tidy(&x);
     acr_free(x.dir);
     if (x.fd >= 0)
         close(x.fd); /* which unlocks the folder */

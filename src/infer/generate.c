@@ -438,6 +438,8 @@ cleanup:
         acr_ids_free(&g.talks[i].prompt);
     }
     acr_free(g.talks);
+    if (st && st != ACCRUE_ECANCELED)
+        acr_answer_file_tidy(&g.file);
     acr_answer_file_close(&g.file);
     json_decref(g.settings);
     acr_verifier_free(g.verifier);

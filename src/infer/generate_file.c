@@ -89,24 +89,40 @@ cleanup:
     return st;
 }
 
+/* One that has lost its name meanwhile was another call's, which has tidied up. */
+static accrue_status open_locked(acr_answer_file *f, accrue_error *err)
+{
+    const int how = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK;
+    struct stat s;
+    bool is_new = false;
+
+    f->fd = open(f->path, how | O_EXCL, 0666);
+    is_new = f->fd >= 0;
+    if (!is_new)
+        f->fd = open(f->path, how, 0666);
+    if (f->fd < 0)
+        return acr_fail_errno(err, errno, "cannot open", f->path);
+    if (fstat(f->fd, &s) != 0 || !S_ISREG(s.st_mode))
+        return acr_fail(err, ACCRUE_EIO, "%s: not a regular file", f->path);
+    if ((flock(f->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) ||
+        (fstat(f->fd, &s) == 0 && s.st_nlink == 0))
+        return acr_fail(err, ACCRUE_EIO, "%s: another call is writing it", f->path);
+    f->is_new = is_new;
+    return ACCRUE_OK;
+}
+
 accrue_status acr_answer_file_open(acr_answer_file *f, const char *path, const json_t *settings,
                                    int64_t rows, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    struct stat s;
 
     *f = (acr_answer_file){.path = path, .fd = -1, .rows = rows};
     f->waiting = acr_calloc((size_t)rows + 1, sizeof *f->waiting);
     if (!f->waiting)
         return acr_enomem(err, (size_t)rows * sizeof *f->waiting, "the rows");
+    f->there = acr_parents_there(path);
     ACR_TRY(acr_make_parents(path, err));
-    f->fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
-    if (f->fd < 0)
-        return acr_fail_errno(err, errno, "cannot open", path);
-    if (fstat(f->fd, &s) != 0 || !S_ISREG(s.st_mode))
-        return acr_fail(err, ACCRUE_EIO, "%s: not a regular file", path);
-    if (flock(f->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-        return acr_fail(err, ACCRUE_EIO, "%s: another call is writing it", path);
+    ACR_TRY(open_locked(f, err));
     ACR_TRY(find_lines(f, err));
     ACR_TRY(check_settings(f, settings, err));
     ACR_TRY(read_last(f, err));
@@ -115,6 +131,19 @@ accrue_status acr_answer_file_open(acr_answer_file *f, const char *path, const j
 
 cleanup:
     return st;
+}
+
+void acr_answer_file_tidy(acr_answer_file *f)
+{
+    char *settings = f->is_new && !f->bytes ? acr_sprintf("%s.settings.json", f->path) : NULL;
+
+    if (settings) {
+        unlink(settings);
+        unlink(f->path);
+    }
+    acr_free(settings);
+    if (f->path)
+        acr_remove_parents(f->path, f->there);
 }
 
 void acr_answer_file_close(acr_answer_file *f)
