@@ -117,7 +117,7 @@ static void files_hold_what_the_verifier_makes(void **state)
     assert_int_equal(r.made, ROWS);
     assert_int_equal(r.found + r.broken, 0);
     assert_true(r.needed_bytes > r.bytes && r.bytes > 0 && r.free_bytes > 0);
-    assert_int_equal(count_files(states), ROWS);
+    assert_int_equal(count_files(states), ROWS + 1); /* and the settings */
     assert_ok(acr_dataset_open(&d, data, &e), &e);
     for (int64_t row = 0; row < ROWS; row++)
         tokens += acr_dataset_tokens(d, row);
@@ -177,34 +177,80 @@ static void keeps_whole_files_and_makes_broken_ones_anew(void **state)
     path = file_of(states, 9); /* not there */
     assert_int_equal(unlink(path), 0);
     acr_free(path);
-    path = acr_sprintf("%s/hs_9.safetensors.tmp", states); /* of a call that was killed */
+    path = acr_sprintf("%s/extract.json.tmp", states); /* of a call that was killed */
+    write_text(path, "half");
+    acr_free(path);
+    path = acr_sprintf("%s/hs_9.safetensors.tmp", states); /* and of another */
     write_text(path, "half");
     r = extract(&o);
     assert_int_equal(r.found, ROWS - 3);
     assert_int_equal(r.made, 3);
     assert_int_equal(r.broken, 2);
+    assert_int_equal(count_files(states), ROWS + 1);
     assert_false(acr_exists(path));
     assert_true(hash_all(states) == hash);
     acr_free(path);
 }
 
-static void other_layers_are_other_files(void **state)
+static void refuses_to_go_on_with_something_else(void **state)
 {
     const int ids[] = {1, 7};
     accrue_extract_options o = options();
     accrue_extract_report r;
+    accrue_error e = {0};
+    uint64_t hash = 0;
     char *path = acr_sprintf("%s/a/b/states", folder);
 
+#define FAILS(...)                                                                                 \
+    assert_fails(accrue_extract(&r, &o, NULL, NULL, &e), ACCRUE_EMISMATCH, &e, path, __VA_ARGS__,  \
+                 "/extract.json", "another --hidden-states-path begins anew", NULL);               \
+    o = options();                                                                                 \
+    o.hidden_states_path = path
     (void)state;
     o.hidden_states_path = path;
     extract(&o);
+    assert_false(acr_exists(states));
+    hash = hash_all(path);
     o.target_layer_ids = ids;
     o.n_target_layer_ids = 2;
+    FAILS("was begun with \"layers\" [2,4,5], now it is [1,7]");
+    o.compute = ACCRUE_BF16;
+    FAILS("was begun with \"dtype\" \"float32\", now it is \"bfloat16\"");
+    write_whole_verifier(verifier, TINY_VOCAB, 8);
+    FAILS("was begun with \"verifier\" \"");
+    assert_true(hash_all(path) == hash);
+    write_whole_verifier(verifier, TINY_VOCAB, 7);
+    shell(acr_sprintf("rm '%s'/hs_2.*", path)); /* nor to make what is missing */
+    o.target_layer_ids = (const int[]){3, 4, 5};
+    o.n_target_layer_ids = 3;
+    FAILS("was begun with \"layers\" [2,4,5], now it is [3,4,5]");
+    assert_int_equal(count_files(path), ROWS);
     r = extract(&o);
-    assert_int_equal(r.broken, ROWS);
-    assert_int_equal(r.made, ROWS);
-    assert_false(acr_exists(states));
+    assert_int_equal(r.made, 1);
+    assert_true(hash_all(path) == hash);
+#undef FAILS
     acr_free(path);
+}
+
+/* Nobody knows how they were made. */
+static void files_without_settings_are_taken_as_they_are(void **state)
+{
+    const int ids[] = {3, 4, 5};
+    accrue_extract_options o = options();
+    accrue_extract_report r;
+
+    (void)state;
+    extract(&o);
+    shell(acr_sprintf("rm '%s/extract.json' '%s'/hs_2.*", states, states));
+    o.target_layer_ids = ids;
+    o.n_target_layer_ids = 3;
+    r = extract(&o);
+    assert_int_equal(r.found, ROWS - 1);
+    assert_int_equal(r.made, 1);
+    assert_int_equal(count_files(states), ROWS); /* and there are no settings now either */
+    shell(acr_sprintf("rm '%s'/hs_*", states));
+    extract(&o);
+    assert_int_equal(count_files(states), ROWS + 1);
 }
 
 static void threads_change_no_bit(void **state)
@@ -265,7 +311,7 @@ static void a_stopped_call_goes_on(void **state)
     made = r.made;
     assert_true(made > 0 && made < ROWS);
     assert_true(w.expected > 0 && w.room > w.expected);
-    assert_int_equal(count_files(states), made);
+    assert_int_equal(count_files(states), made + 1);
     w = (watch){0};
     assert_ok(accrue_extract(&r, &o, look, &w, &e), &e);
     assert_int_equal(w.first_done, made);
@@ -370,6 +416,21 @@ static void refuses_rows_and_folders_that_are_in_the_way(void **state)
     assert_fails(accrue_extract(&r, &o, NULL, NULL, &e), ACCRUE_EIO, &e, states,
                  "another extraction is at work in this folder", NULL);
     close(fd);
+    path = acr_sprintf("%s/hs_0.safetensors", states); /* what the settings would be beside */
+    shell(acr_sprintf("mkdir '%s'", path));
+    assert_fails(accrue_extract(&r, &o, NULL, NULL, &e), ACCRUE_EIO, &e, path, "cannot rename",
+                 NULL);
+    assert_int_equal(count_files(states), 1);
+    shell(acr_sprintf("rmdir '%s'", path));
+    acr_free(path);
+    path = acr_sprintf("%s/extract.json", states);
+    shell(acr_sprintf("mkdir '%s/extract.json.tmp'", states));
+    assert_fails(accrue_extract(&r, &o, NULL, NULL, &e), ACCRUE_EIO, &e, path, NULL);
+    shell(acr_sprintf("rmdir '%s/extract.json.tmp'", states));
+    write_text(path, "{\"layers\": ");
+    assert_fails(accrue_extract(&r, &o, NULL, NULL, &e), ACCRUE_EFORMAT, &e, path, NULL);
+    shell(acr_sprintf("rm '%s'", path));
+    acr_free(path);
     path = acr_sprintf("%s/hs_4.safetensors", states);
     shell(acr_sprintf("mkdir '%s'", path));
     assert_fails(accrue_extract(&r, &o, NULL, NULL, &e), ACCRUE_EIO, &e, path, "cannot rename",
@@ -399,15 +460,21 @@ static void waits_for_nobody_who_holds_a_rows_lock(void **state)
 
 static void refuses_states_that_are_no_numbers(void **state)
 {
-    const accrue_extract_options o = options();
+    accrue_extract_options o = options();
     accrue_extract_report r;
     accrue_error e = {0};
+    char *made = acr_sprintf("%s/made", folder), *deep = acr_sprintf("%s/a/states", made);
 
     (void)state;
     write_whole_verifier(verifier, TINY_VOCAB, 0);
     assert_fails(accrue_extract(&r, &o, NULL, NULL, &e), ACCRUE_ENUMERIC, &e, verifier, "row 0",
                  "NaN or infinite", NULL);
     assert_false(acr_exists(states));
+    o.hidden_states_path = deep;
+    assert_fails(accrue_extract(&r, &o, NULL, NULL, &e), ACCRUE_ENUMERIC, &e, "row 0", NULL);
+    assert_false(acr_exists(made));
+    acr_free(made);
+    acr_free(deep);
 }
 
 static void gives_back_everything_when_memory_ends(void **state)
@@ -432,7 +499,7 @@ static void gives_back_everything_when_memory_ends(void **state)
         assert_int_equal(acr_allocated_bytes(), before);
     }
     assert_true(failed > 20);
-    assert_int_equal(count_files(states), ROWS);
+    assert_int_equal(count_files(states), ROWS + 1); /* and the settings */
 }
 
 #undef TEST
@@ -443,7 +510,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(files_hold_what_the_verifier_makes),
         TEST(keeps_whole_files_and_makes_broken_ones_anew),
-        TEST(other_layers_are_other_files),
+        TEST(refuses_to_go_on_with_something_else),
+        TEST(files_without_settings_are_taken_as_they_are),
         TEST(threads_change_no_bit),
         TEST(a_stopped_call_goes_on),
         TEST(refuses_a_disk_without_room),

@@ -391,8 +391,26 @@ static void takes_what_the_model_recommends(void **state)
 
 /* Failures ---------------------------------------------------------------------------------- */
 
+/* The last row of the tensor that lies last in the file. */
+static void change_last_number(const char *dir)
+{
+    char *path = acr_sprintf("%s/model.safetensors", dir);
+    FILE *f = fopen(path, "r+b");
+    int c = 0;
+
+    assert_non_null(f);
+    assert_int_equal(fseek(f, -2, SEEK_END), 0);
+    c = fgetc(f);
+    assert_int_equal(fseek(f, -2, SEEK_END), 0);
+    fputc(c ^ 1, f);
+    fclose(f);
+    acr_free(path);
+}
+
 static void refuses_to_go_on_with_something_else(void **state)
 {
+    static const char *const texts[] = {"tokenizer.json", "tokenizer_config.json",
+                                        "chat_template.jinja", "generation_config.json"};
     accrue_generate_options o = options();
     accrue_generate_report r;
     accrue_error e = {0};
@@ -420,6 +438,20 @@ static void refuses_to_go_on_with_something_else(void **state)
     write_whole_verifier(verifier, WHOLE_CHAT_VOCAB, 8);
     FAILS(ACCRUE_EMISMATCH, "was begun with \"verifier\"");
     write_whole_verifier(verifier, WHOLE_CHAT_VOCAB, 7);
+    change_last_number(verifier);
+    FAILS(ACCRUE_EMISMATCH, "was begun with \"verifier\"");
+    write_whole_verifier(verifier, WHOLE_CHAT_VOCAB, 7);
+    for (int i = 0; i < ACR_COUNT(texts); i++) {
+        char *path = acr_sprintf("%s/%s", verifier, texts[i]);
+        shell(acr_sprintf("if [ -e '%s' ]; then cp '%s' '%s.kept'; printf '\\n' >>'%s'; "
+                          "else echo '{}' >'%s'; fi",
+                          path, path, path, path, path));
+        FAILS(ACCRUE_EMISMATCH, "was begun with \"verifier\"");
+        shell(acr_sprintf("rm '%s'; [ ! -e '%s.kept' ] || mv '%s.kept' '%s'", path, path, path,
+                          path));
+        acr_free(path);
+    }
+    generate(&o); /* as it was, it goes on */
     text = text_of_file(output);
     assert_string_equal(text, before); /* untouched by all that */
     acr_free(text);
@@ -523,6 +555,10 @@ static void faulty_lines_are_named(void **state)
         forget_output();
         assert_fails(accrue_generate(&r, &o, NULL, NULL, &e), cases[i].status, &e, data,
                      cases[i].says, NULL);
+        assert_false(acr_exists(output)); /* though the line before is fine */
+        o.limit = 1;
+        generate(&o); /* what is not asked does no harm */
+        o.limit = 0;
         acr_free(text);
     }
 }
@@ -550,6 +586,40 @@ static void refuses_logits_that_are_no_numbers(void **state)
     write_whole_verifier(verifier, WHOLE_CHAT_VOCAB, 0);
     assert_fails(accrue_generate(&r, &o, NULL, NULL, &e), ACCRUE_ENUMERIC, &e,
                  "row 0: token 0 of the answer", "not finite", NULL);
+    assert_false(acr_exists(output));
+}
+
+/* A failure before the first line leaves nothing behind; what was there stays. */
+static void failures_leave_nothing_behind(void **state)
+{
+    accrue_generate_options o = options();
+    accrue_generate_report r;
+    accrue_error e = {0};
+    char *kept = acr_sprintf("%s/kept", folder), *made = acr_sprintf("%s/made", folder);
+    char *deep = acr_sprintf("%s/a/b/out.jsonl", made), *in = acr_sprintf("%s/x/o", kept);
+    char *settings = acr_sprintf("%s.settings.json", output);
+
+    (void)state;
+    write_whole_verifier(verifier, 60, 7); /* which has not the prompt's tokens */
+    shell(acr_sprintf("mkdir '%s'", kept));
+    o.output = deep;
+    assert_fails(accrue_generate(&r, &o, NULL, NULL, &e), ACCRUE_EMISMATCH, &e, "below 60", NULL);
+    assert_false(acr_exists(made));
+    o.output = in;
+    assert_fails(accrue_generate(&r, &o, NULL, NULL, &e), ACCRUE_EMISMATCH, &e, "below 60", NULL);
+    assert_true(acr_exists(kept));
+    o.output = output;
+    write_text(output, ""); /* somebody's */
+    assert_fails(accrue_generate(&r, &o, NULL, NULL, &e), ACCRUE_EMISMATCH, &e, "below 60", NULL);
+    assert_true(acr_exists(output));
+    forget_output();
+    assert_fails(accrue_generate(&r, &o, NULL, NULL, &e), ACCRUE_EMISMATCH, &e, "below 60", NULL);
+    assert_false(acr_exists(output) || acr_exists(settings));
+    acr_free(kept);
+    acr_free(made);
+    acr_free(deep);
+    acr_free(in);
+    acr_free(settings);
 }
 
 static void gives_back_everything_when_memory_ends(void **state)
@@ -605,6 +675,7 @@ int main(void)
         TEST(faulty_lines_are_named),
         TEST(refuses_tokens_that_the_model_has_not),
         TEST(refuses_logits_that_are_no_numbers),
+        TEST(failures_leave_nothing_behind),
         TEST(gives_back_everything_when_memory_ends),
     };
 

@@ -271,6 +271,34 @@ static void layers_are_the_drafts(void **state)
     acr_free(c);
 }
 
+/* Files of other layers, or of another verifier, are none to mix with what is made. */
+static void refuses_files_of_another_kind(void **state)
+{
+    const int ids[] = {1, 3, 6};
+    char *a = out_named("a");
+    accrue_train_options o = options(with, a);
+    accrue_error e = {0};
+
+    (void)state;
+    o.on_missing = ACCRUE_POLICY_EXTRACT;
+    shell(acr_sprintf("rm '%s'/hidden_states/hs_3.*", with));
+    o.target_layer_ids = ids;
+    o.n_target_layer_ids = 3;
+    assert_fails(accrue_train(&o, NULL, NULL, &e), ACCRUE_EMISMATCH, &e,
+                 "--on-missing extract: ", with,
+                 "was begun with \"layers\" [2,4,5], now it is "
+                 "[1,3,6]",
+                 "extract.json", NULL);
+    o.target_layer_ids = NULL;
+    o.n_target_layer_ids = 0;
+    write_whole_verifier(verifier, TINY_VOCAB, 8);
+    assert_fails(accrue_train(&o, NULL, NULL, &e), ACCRUE_EMISMATCH, &e,
+                 "--on-missing extract: ", with, "was begun with \"verifier\"", NULL);
+    write_whole_verifier(verifier, TINY_VOCAB, 7);
+    assert_ok(accrue_train(&o, NULL, NULL, &e), &e);
+    acr_free(a);
+}
+
 static void needs_the_verifier_whole(void **state)
 {
     char *a = out_named("a");
@@ -340,15 +368,11 @@ static void gives_back_everything_when_memory_ends(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(trains_to_the_bits_of_files),
-        TEST(makes_what_is_missing_among_files),
-        TEST(ranks_share_one_verifier),
-        TEST(a_run_goes_on_to_the_same_bits),
-        TEST(verification_is_that_of_files),
-        TEST(layers_are_the_drafts),
-        TEST(needs_the_verifier_whole),
-        TEST(bad_states_are_a_rows_fault),
-        TEST(gives_back_everything_when_memory_ends),
+        TEST(trains_to_the_bits_of_files),   TEST(makes_what_is_missing_among_files),
+        TEST(ranks_share_one_verifier),      TEST(a_run_goes_on_to_the_same_bits),
+        TEST(verification_is_that_of_files), TEST(layers_are_the_drafts),
+        TEST(refuses_files_of_another_kind), TEST(needs_the_verifier_whole),
+        TEST(bad_states_are_a_rows_fault),   TEST(gives_back_everything_when_memory_ends),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -159,6 +159,10 @@ accrue_status acr_output_close(acr_output *o, accrue_error *err); /* in any case
 accrue_status acr_write_file(const char *path, const void *bytes, size_t n, accrue_error *err);
 accrue_status acr_sync(const char *path, accrue_error *err); /* a file or folder, to the disk */
 accrue_status acr_make_parents(const char *path, accrue_error *err); /* the folders above it */
+/* To take that back: how many bytes of the path name folders that are there, and the removal of
+ * those beyond that are empty. */
+size_t acr_parents_there(const char *path);
+void acr_remove_parents(const char *path, size_t there);
 bool acr_is_dir(const char *path);
 bool acr_is_file(const char *path);
 bool acr_is_link(const char *path);

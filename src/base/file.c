@@ -37,6 +37,8 @@ bool acr_exists(const char *path)
     return stat(path, &s) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
+enum { LONGEST_PATH = 4096 };
+
 int64_t acr_file_bytes(const char *path)
 {
     struct stat s;
@@ -62,6 +64,39 @@ accrue_status acr_make_parents(const char *name, accrue_error *err)
         }
     acr_free(path);
     return st;
+}
+
+/* Behind "..", a folder that is there may be named by way of one that is not: all of it counts, as
+ * it does of a path that is longer than the system takes. */
+size_t acr_parents_there(const char *name)
+{
+    char path[LONGEST_PATH] = "";
+    const size_t n = strlen(name);
+    size_t there = 0;
+
+    if (n >= sizeof path || strstr(name, ".."))
+        return n;
+    for (size_t i = 0; i < n; i++) {
+        if (i && name[i] == '/' && acr_exists(path))
+            there = i;
+        path[i] = name[i];
+    }
+    return there;
+}
+
+void acr_remove_parents(const char *name, size_t there)
+{
+    char path[LONGEST_PATH] = "";
+    const size_t n = strlen(name);
+
+    if (n >= sizeof path)
+        return;
+    memcpy(path, name, n);
+    for (size_t i = n; i-- > there + 1;)
+        if (path[i] == '/') {
+            path[i] = '\0';
+            (void)rmdir(path);
+        }
 }
 
 /* O_NONBLOCK: the open of a FIFO would wait for its writer. */

@@ -26,8 +26,11 @@ typedef struct extraction {
     double started;
 
     char *dir;
-    bool is_new; /* the folder */
-    int fd;      /* of it, locked */
+    bool is_new;  /* the folder */
+    size_t there; /* bytes of its path whose folders were there */
+    int fd;       /* of it, locked */
+    bool has_settings;
+    bool wrote_settings;
     acr_dataset *data;
     acr_batch_shape shape;
     int aux[ACR_MAX_AUX];
@@ -114,7 +117,8 @@ static bool is_temporary(const char *name)
 {
     const size_t n = strlen(name), end = sizeof suffix - 1;
 
-    return strncmp(name, "hs_", 3) == 0 && n > end && strcmp(name + n - end, suffix) == 0;
+    return (strncmp(name, "hs_", 3) == 0 || strcmp(name, ACR_STATES_SETTINGS ".tmp") == 0) &&
+           n > end && strcmp(name + n - end, suffix) == 0;
 }
 
 /* What a killed call has left; nobody else is at work here. */
@@ -138,6 +142,7 @@ static accrue_status open_folder(extraction *x, accrue_error *err)
                                         : acr_sprintf("%s/hidden_states", x->opt->data_path);
     if (!x->dir)
         return acr_enomem(err, strlen(x->opt->data_path), "a path");
+    x->there = acr_parents_there(x->dir);
     ACR_TRY(acr_make_parents(x->dir, err));
     x->is_new = mkdir(x->dir, 0777) == 0;
     if (!x->is_new && errno != EEXIST)
@@ -152,6 +157,38 @@ static accrue_status open_folder(extraction *x, accrue_error *err)
 
 cleanup:
     return st;
+}
+
+/* States tell nothing of where they come from: what they are made with is written beside the first.
+ * Files without it are somebody else's, and nothing can be said of them. */
+static accrue_status write_settings(extraction *x, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    char *path = acr_sprintf("%s/%s", x->dir, ACR_STATES_SETTINGS);
+    json_t *settings = NULL;
+
+    if (!path)
+        return acr_enomem(err, strlen(x->dir), "a path");
+    ACR_TRY(acr_states_settings(&settings, x->opt->verifier, x->aux, x->shape.n_aux,
+                                &x->opt->compute, err));
+    ACR_TRY(acr_settings_write(path, settings, err));
+    x->has_settings = x->wrote_settings = true;
+
+cleanup:
+    json_decref(settings);
+    acr_free(path);
+    return st;
+}
+
+/* After a failure: settings without a row, and folders that hold nothing. */
+static void tidy(const extraction *x)
+{
+    if (x->wrote_settings && !x->report->made)
+        unlinkat(x->fd, ACR_STATES_SETTINGS, 0);
+    if (x->is_new)
+        rmdir(x->dir);
+    if (x->dir)
+        acr_remove_parents(x->dir, x->there);
 }
 
 /* Whether the row's file is there and is this row's, by all but its numbers. */
@@ -320,6 +357,8 @@ static accrue_status make_group(extraction *x, int64_t first, int n, accrue_erro
                           x->opt->verifier, (long long)row);
             goto cleanup;
         }
+        if (!x->has_settings && !x->report->found)
+            ACR_TRY(write_settings(x, err));
         ACR_TRY(write_row(x, row, &rows[i], states[i], err));
         x->report->made++;
         x->report->tokens += rows[i].tokens;
@@ -365,6 +404,8 @@ accrue_status accrue_extract(accrue_extract_report *out, const accrue_extract_op
     ACR_TRY(read_shape(&x, err));
     ACR_TRY(check_rows(&x, err));
     ACR_TRY(open_folder(&x, err));
+    ACR_TRY(acr_states_settings_check(&x.has_settings, x.dir, opt->verifier, x.aux, x.shape.n_aux,
+                                      &opt->compute, err));
     ACR_TRY(find_missing(&x, err));
     ACR_TRY(check_room(&x, err));
     ACR_TRY(make_all(&x, err));
@@ -374,8 +415,8 @@ cleanup:
     acr_verifier_free(x.verifier);
     acr_dataset_close(x.data);
     acr_free(x.rows);
-    if (st && x.is_new)
-        rmdir(x.dir); /* unless it holds something by now */
+    if (st)
+        tidy(&x);
     acr_free(x.dir);
     if (x.fd >= 0)
         close(x.fd); /* which unlocks the folder */

@@ -117,48 +117,6 @@ static accrue_status set_sampling(generation *g, accrue_error *err)
     return acr_sampling_check(&g->sampling, g->opt->verifier, err);
 }
 
-static uint64_t hash_text(const char *s, uint64_t hash)
-{
-    return acr_hash_bytes(s, strlen(s), hash);
-}
-
-/* Of configuration, names, shapes, and the first numbers of every tensor: another model, or another
- * stage of its training, differs there. */
-static accrue_status fingerprint(uint64_t *out, const acr_pretrained *p, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    char *config = acr_json_text(acr_pretrained_config(p));
-    float *row = NULL;
-    int64_t room = 0;
-
-    if (!config)
-        return acr_enomem(err, 0, "the verifier's configuration");
-    *out = hash_text(config, 0);
-    for (int i = 0; i < acr_pretrained_count(p); i++) {
-        const acr_tensor *t = acr_pretrained_at(p, i);
-        int64_t n = t->n_dims && t->dims[0] > 0 ? acr_tensor_elements(t) / t->dims[0] : 0;
-        if (n > room) {
-            acr_free(row);
-            row = acr_malloc((size_t)n * sizeof *row);
-            room = row ? n : 0;
-        }
-        if (n > room) {
-            st = acr_enomem(err, (size_t)n * sizeof *row, "a row of weights");
-            goto cleanup;
-        }
-        *out = hash_text(t->name, *out);
-        *out = acr_hash_bytes(t->dims, (size_t)t->n_dims * sizeof *t->dims, *out);
-        if (n)
-            ACR_TRY(acr_pretrained_read(row, ACR_DTYPE_F32, p, i, 0, 1, err));
-        *out = acr_hash_bytes(row, (size_t)n * sizeof *row, *out);
-    }
-
-cleanup:
-    acr_free(row);
-    acr_free(config);
-    return st;
-}
-
 /* As far as the model was made for. */
 static void set_positions(generation *g)
 {
@@ -170,19 +128,6 @@ static void set_positions(generation *g)
     g->positions = g->positions > 1 ? g->positions : 1;
 }
 
-static const char *dtype_name(accrue_dtype t)
-{
-    return t == ACCRUE_BF16 ? "bfloat16" : t == ACCRUE_F32 ? "float32" : "float64";
-}
-
-static json_t *hash_json(uint64_t hash)
-{
-    char text[20];
-
-    snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
-    return json_string(text);
-}
-
 /* All that answers depend on.  How many rows there are is not among it: more may be answered. */
 static accrue_status set_settings(generation *g, accrue_error *err)
 {
@@ -190,12 +135,13 @@ static accrue_status set_settings(generation *g, accrue_error *err)
     const accrue_generate_options *o = g->opt;
     uint64_t hash = 0;
 
-    ACR_TRY(fingerprint(&hash, g->pretrained, err));
-    g->settings =
-        json_pack("{s:s, s:o, s:o, s:I, s:f, s:f, s:I, s:s}", "written_by", "accrue generate",
-                  "verifier", hash_json(hash), "data", hash_json(g->lines.hash), "max_new_tokens",
-                  (json_int_t)o->max_new_tokens, "temperature", g->sampling.temperature, "top_p",
-                  g->sampling.top_p, "seed", (json_int_t)o->seed, "dtype", dtype_name(o->compute));
+    ACR_TRY(acr_model_fingerprint(&hash, g->pretrained, err));
+    ACR_TRY(acr_chat_fingerprint(&hash, o->verifier, err));
+    g->settings = json_pack(
+        "{s:s, s:o, s:o, s:I, s:f, s:f, s:I, s:s}", "written_by", "accrue generate", "verifier",
+        acr_hash_json(hash), "data", acr_hash_json(g->lines.hash), "max_new_tokens",
+        (json_int_t)o->max_new_tokens, "temperature", g->sampling.temperature, "top_p",
+        g->sampling.top_p, "seed", (json_int_t)o->seed, "dtype", acr_compute_name(o->compute));
     if (!g->settings)
         st = acr_enomem(err, 0, "the settings");
 
@@ -247,6 +193,19 @@ static accrue_status talk_read(generation *g, talk *t, int64_t row, accrue_error
 
 cleanup:
     acr_free(name);
+    return st;
+}
+
+/* Of all that will be asked, before anything is made. */
+static accrue_status check_lines(generation *g, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    talk t = {.row = -1};
+
+    for (int64_t row = 0; row < g->report->rows && !st; row++) {
+        st = talk_read(g, &t, row, err);
+        talk_clear(&t);
+    }
     return st;
 }
 
@@ -430,6 +389,7 @@ static accrue_status open_all(generation *g, accrue_error *err)
                         o->verifier);
     ACR_TRY(acr_lines_open(&g->lines, o->data, err));
     r->rows = o->limit && o->limit < g->lines.n ? o->limit : g->lines.n;
+    ACR_TRY(check_lines(g, err));
     ACR_TRY(acr_tokenizer_open(&g->tokenizer, o->verifier, err));
     ACR_TRY(acr_chat_open(&g->chat, o->verifier, g->tokenizer, err));
     g->has_chat = true;
@@ -478,6 +438,8 @@ cleanup:
         acr_ids_free(&g.talks[i].prompt);
     }
     acr_free(g.talks);
+    if (st && st != ACCRUE_ECANCELED)
+        acr_answer_file_tidy(&g.file);
     acr_answer_file_close(&g.file);
     json_decref(g.settings);
     acr_verifier_free(g.verifier);

@@ -11,57 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_SETTINGS = 1 << 20 };
-
 /* Settings --------------------------------------------------------------------------------- */
-
-static accrue_status compare(const json_t *before, const json_t *now, const char *path,
-                             const char *settings_path, accrue_error *err)
-{
-    const char *key = NULL;
-    const json_t *value = NULL;
-
-    json_object_foreach((json_t *)(uintptr_t)now, key, value)
-    {
-        const json_t *was = json_object_get(before, key);
-        char *a = NULL, *b = NULL;
-        accrue_status st = ACCRUE_OK;
-        if (json_equal(was, value))
-            continue;
-        a = was ? json_dumps(was, JSON_ENCODE_ANY | JSON_REAL_PRECISION(10)) : NULL;
-        b = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(10));
-        st = acr_fail(err, ACCRUE_EMISMATCH,
-                      "%s: was begun with \"%s\" %s, now it is %s (%s); the same goes on, another "
-                      "--output begins anew",
-                      path, key, a ? a : "not given", b ? b : "?", settings_path);
-        free(a);
-        free(b);
-        return st;
-    }
-    return ACCRUE_OK;
-}
-
-static accrue_status write_settings(const char *path, const json_t *settings, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    char *text = acr_json_text(settings);
-    char *temporary = acr_sprintf("%s.tmp", path);
-
-    if (!text || !temporary) {
-        st = acr_enomem(err, strlen(path), "the settings");
-        goto cleanup;
-    }
-    ACR_TRY(acr_write_file(temporary, text, strlen(text), err));
-    if (rename(temporary, path) != 0)
-        st = acr_fail_errno(err, errno, "cannot rename a file to this name", path);
-
-cleanup:
-    if (st && temporary)
-        unlink(temporary);
-    acr_free(temporary);
-    acr_free(text);
-    return st;
-}
 
 /* Answers have settings beside them, which were there before the first; without, the file is
  * somebody else's. */
@@ -74,16 +24,15 @@ static accrue_status check_settings(const acr_answer_file *f, const json_t *sett
 
     if (!path)
         return acr_enomem(err, strlen(f->path), "a path");
-    if (acr_exists(path))
-        ACR_TRY(acr_json_load(&before, path, MAX_SETTINGS, err));
+    ACR_TRY(acr_settings_read(&before, path, err));
     if (!before && f->found)
         st = acr_fail(err, ACCRUE_EMISMATCH,
                       "%s: %lld bytes are there already, and no %s that says how they were made",
                       f->path, (long long)f->found, path);
     else if (before && f->bytes)
-        st = compare(before, settings, f->path, path, err);
+        st = acr_settings_compare(before, settings, f->path, path, "--output", err);
     if (!st && !(before && json_equal(before, settings)))
-        st = write_settings(path, settings, err);
+        st = acr_settings_write(path, settings, err);
 
 cleanup:
     json_decref(before);
@@ -140,24 +89,40 @@ cleanup:
     return st;
 }
 
+/* One that has lost its name meanwhile was another call's, which has tidied up. */
+static accrue_status open_locked(acr_answer_file *f, accrue_error *err)
+{
+    const int how = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK;
+    struct stat s;
+    bool is_new = false;
+
+    f->fd = open(f->path, how | O_EXCL, 0666);
+    is_new = f->fd >= 0;
+    if (!is_new)
+        f->fd = open(f->path, how, 0666);
+    if (f->fd < 0)
+        return acr_fail_errno(err, errno, "cannot open", f->path);
+    if (fstat(f->fd, &s) != 0 || !S_ISREG(s.st_mode))
+        return acr_fail(err, ACCRUE_EIO, "%s: not a regular file", f->path);
+    if ((flock(f->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) ||
+        (fstat(f->fd, &s) == 0 && s.st_nlink == 0))
+        return acr_fail(err, ACCRUE_EIO, "%s: another call is writing it", f->path);
+    f->is_new = is_new;
+    return ACCRUE_OK;
+}
+
 accrue_status acr_answer_file_open(acr_answer_file *f, const char *path, const json_t *settings,
                                    int64_t rows, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    struct stat s;
 
     *f = (acr_answer_file){.path = path, .fd = -1, .rows = rows};
     f->waiting = acr_calloc((size_t)rows + 1, sizeof *f->waiting);
     if (!f->waiting)
         return acr_enomem(err, (size_t)rows * sizeof *f->waiting, "the rows");
+    f->there = acr_parents_there(path);
     ACR_TRY(acr_make_parents(path, err));
-    f->fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
-    if (f->fd < 0)
-        return acr_fail_errno(err, errno, "cannot open", path);
-    if (fstat(f->fd, &s) != 0 || !S_ISREG(s.st_mode))
-        return acr_fail(err, ACCRUE_EIO, "%s: not a regular file", path);
-    if (flock(f->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-        return acr_fail(err, ACCRUE_EIO, "%s: another call is writing it", path);
+    ACR_TRY(open_locked(f, err));
     ACR_TRY(find_lines(f, err));
     ACR_TRY(check_settings(f, settings, err));
     ACR_TRY(read_last(f, err));
@@ -166,6 +131,19 @@ accrue_status acr_answer_file_open(acr_answer_file *f, const char *path, const j
 
 cleanup:
     return st;
+}
+
+void acr_answer_file_tidy(acr_answer_file *f)
+{
+    char *settings = f->is_new && !f->bytes ? acr_sprintf("%s.settings.json", f->path) : NULL;
+
+    if (settings) {
+        unlink(settings);
+        unlink(f->path);
+    }
+    acr_free(settings);
+    if (f->path)
+        acr_remove_parents(f->path, f->there);
 }
 
 void acr_answer_file_close(acr_answer_file *f)

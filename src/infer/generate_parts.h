@@ -8,6 +8,8 @@
 typedef struct acr_answer_file {
     const char *path; /* borrowed */
     int fd;           /* locked */
+    bool is_new;      /* the file */
+    size_t there;     /* bytes of its path whose folders were there */
     int64_t bytes;    /* of whole lines */
     int64_t found;    /* bytes that were there */
     int64_t next;     /* row: those before it are done */
@@ -21,6 +23,9 @@ accrue_status acr_answer_file_open(acr_answer_file *f, const char *path, const j
                                    int64_t rows, accrue_error *err);
 /* The row's line, which it takes over ("": it has none); writes what is no longer waiting. */
 accrue_status acr_answer_file_put(acr_answer_file *f, int64_t row, char *line, accrue_error *err);
+/* After a failure, before it is closed: a file that was begun and has no line is removed, with its
+ * settings and with folders that were made for it. */
+void acr_answer_file_tidy(acr_answer_file *f);
 void acr_answer_file_close(acr_answer_file *f);
 
 /* What is said and, of a model that thinks before it answers, what it thought, without the newlines

@@ -165,6 +165,34 @@ enum { ACR_EXTRACT_ROWS = 32, ACR_EXTRACT_TOKENS = 512 /* that are convenient at
 accrue_status acr_extractor_rows(const void **out, acr_extractor *e, const acr_row *rows, int n,
                                  accrue_error *err);
 
+/* Settings --------------------------------------------------------------------------------- */
+
+const char *acr_compute_name(accrue_dtype t); /* "bfloat16", "float32", "float64" */
+json_t *acr_hash_json(uint64_t hash);         /* 16 hexadecimal digits; NULL when out of memory */
+
+/* Of the configuration, and of name, shape and every number of all tensors. */
+accrue_status acr_model_fingerprint(uint64_t *out, const acr_pretrained *p, accrue_error *err);
+/* Chains what says how text is put to the model and taken from it: the bytes of tokenizer.json,
+ * tokenizer_config.json, chat_template.jinja and generation_config.json, those that there are. */
+accrue_status acr_chat_fingerprint(uint64_t *hash, const char *dir, accrue_error *err);
+
+/* What output was made with, in a JSON file beside it.  *out is the caller's; NULL: no file. */
+accrue_status acr_settings_read(json_t **out, const char *path, accrue_error *err);
+/* EMISMATCH where a key of `now` has another value `before`, or none: `path`, the output, begins
+ * the message, and `flag` is what another output is given by. */
+accrue_status acr_settings_compare(const json_t *before, const json_t *now, const char *path,
+                                   const char *settings_path, const char *flag, accrue_error *err);
+accrue_status acr_settings_write(const char *path, const json_t *settings, accrue_error *err);
+
+/* Of a folder of hidden states: verifier (a path), layers, and, but for NULL, the dtype. */
+#define ACR_STATES_SETTINGS "extract.json"
+accrue_status acr_states_settings(json_t **out, const char *verifier, const int *aux, int n_aux,
+                                  const accrue_dtype *compute, accrue_error *err);
+/* EMISMATCH where the folder's file has others; *there: it has that file. */
+accrue_status acr_states_settings_check(bool *there, const char *dir, const char *verifier,
+                                        const int *aux, int n_aux, const accrue_dtype *compute,
+                                        accrue_error *err);
+
 /* Sampling --------------------------------------------------------------------------------- */
 
 /* How the next token is drawn from a model's logits.  With temperature 0 it is the one with the

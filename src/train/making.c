@@ -132,6 +132,19 @@ static accrue_status layers(int out[ACR_MAX_AUX], const acr_setup *s, accrue_err
     return ACCRUE_OK;
 }
 
+/* Files and what is made for want of others are to be of one kind.  The dtype may differ: it is the
+ * draft's too, and both are states of the same layers. */
+static accrue_status check_files(const acr_setup *s, const int *aux, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    accrue_error why = {0};
+    bool there = false;
+
+    st = acr_states_settings_check(&there, s->states_dir, s->verifier->path, aux, s->shape.n_aux,
+                                   NULL, &why);
+    return st ? acr_fail(err, st, "--on-missing extract: %s", why.message) : ACCRUE_OK;
+}
+
 accrue_status acr_making_open(acr_making *out, const acr_setup *s, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
@@ -141,6 +154,7 @@ accrue_status acr_making_open(acr_making *out, const acr_setup *s, accrue_error 
     if (!s->verifier)
         return ACCRUE_OK;
     ACR_TRY(layers(aux, s, err));
+    ACR_TRY(check_files(s, aux, err));
     ACR_TRY(acr_extractor_create(&out->extractor, s->verifier->verifier, s->verifier->compute, aux,
                                  s->shape.n_aux, s->shape.total_seq_len + 1, err));
     out->source = (acr_states_source){make, out, s->verifier->path};
