@@ -18,12 +18,13 @@ typedef struct accrue_progress {
     int64_t expected_bytes, free_bytes; /* that are to be made in all; of the disk they go to,
                                            before; 0: not known */
 } accrue_progress;
-/* Non-zero stops with ECANCELED; what was written stays, and the same call goes on from it. */
+/* Non-zero stops with ECANCELED.  Of generate and extract what was written stays, and the same call
+ * goes on from it; of the others nothing is left. */
 typedef int (*accrue_progress_cb)(const accrue_progress *progress, void *payload);
 
 /* Import -------------------------------------------------------------------------------------- */
 
-/* Importing a model: a Hugging Face folder out of a GGUF file. */
+/* A Hugging Face folder out of a GGUF file. */
 typedef enum accrue_import_dtype {
     ACCRUE_IMPORT_AUTO = 0, /* what the file's numbers need: quantised ones become bfloat16 */
     ACCRUE_IMPORT_BF16 = 1,

@@ -37,6 +37,8 @@ int cli_exit_code(accrue_status status);
 void cli_mute(bool mute);
 bool cli_is_muted(void);
 const char *cli_kept(void); /* the latest error while it was; "": none */
+/* Prints a report as JSON and frees it; NULL is want of memory.  0, or the exit code. */
+int cli_print_json(json_t *report);
 /* Flushes stdout; a failure to write becomes an error. */
 int cli_finish(int code);
 void *cli_realloc(void *block, size_t count, size_t size); /* ends the process when it fails */
@@ -110,14 +112,23 @@ void table_free(table *t);
 
 /* Long calls ------------------------------------------------------------------------------ */
 
+/* What a long call of the library shows while it goes. */
 typedef struct work {
     bool quiet;       /* with --json */
     bool begins_anew; /* what a stopped call has made is of no use to the next one */
     bool terminal, drawn;
-    double told; /* seconds when progress was last shown */
+    char unit[16];    /* of what goes on: a call may have parts */
+    double begun, at; /* seconds: when that began; of the latest progress */
+    double told;      /* when progress was last shown */
 } work;
 
-void work_begin(work *w, bool quiet); /* SIGINT, SIGTERM and SIGHUP stop it from here on */
+void work_open(work *w, bool quiet);
+/* Whether a line of progress is due, so many seconds into the call; then work_show it. */
+bool work_due(work *w, double seconds);
+void work_show(work *w, const char *line);
+void work_clear(work *w); /* takes the line away, so that something else can be printed */
+/* work_open, and SIGINT, SIGTERM and SIGHUP stop the call from here on. */
+void work_begin(work *w, bool quiet);
 int work_progress(const accrue_progress *p, void *payload); /* an accrue_progress_cb of a work */
 /* After the call: 0, or the exit code after a line on stderr; 130 after SIGINT. */
 int work_end(work *w, accrue_status status, const accrue_error *err);

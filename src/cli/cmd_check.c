@@ -7,12 +7,9 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define KINDS (ACCRUE_FAULT_MAP + 1)
 #define SHOWN 5
-
-static const double redraw_seconds = 0.1, line_seconds = 5;
 
 typedef struct kind_sum {
     int64_t faults, notices, values; /* notices: of the faults */
@@ -24,8 +21,8 @@ typedef struct checking {
     const cli_options *o;
     kind_sum kinds[KINDS];
     json_t *list; /* with --json: every fault */
-    bool terminal, drawn, no_memory;
-    double told; /* when progress was last shown */
+    bool no_memory;
+    work work;
 } checking;
 
 static char *copy_text(const char *s)
@@ -91,18 +88,12 @@ static void show_progress(checking *c, const accrue_check_report *r)
     double left = done > 0 ? r->seconds * (1 - done) / done : 0;
     char line[200];
 
-    if (c->o->json || r->seconds - c->told < (c->terminal ? redraw_seconds : line_seconds))
+    if (!work_due(&c->work, r->seconds))
         return;
-    c->told = r->seconds;
     snprintf(line, sizeof line, "%s of %s rows  %s/s  %s left", format_count(r->checked_rows).s,
              format_count(r->rows).s, format_bytes((int64_t)ratio((double)r->bytes, r->seconds)).s,
              format_duration(left).s);
-    if (c->terminal)
-        printf("\r\033[K%s", line);
-    else
-        printf("%s\n", line);
-    c->drawn = c->terminal;
-    fflush(stdout);
+    work_show(&c->work, line);
 }
 
 static int on_check(const accrue_fault *f, const accrue_check_report *so_far, void *payload)
@@ -168,8 +159,6 @@ static void print_faults(const checking *c, const accrue_check_report *r)
 
 static void print_table(const checking *c, const accrue_check_report *r)
 {
-    if (c->drawn)
-        printf("\r\033[K");
     print_summary(r);
     if (r->faults + r->notices)
         print_faults(c, r);
@@ -186,26 +175,21 @@ static int print_json(checking *c, const accrue_check_report *r)
         "rows_without_supervision", (json_int_t)r->unsupervised_rows, "files", (json_int_t)r->files,
         "bytes", (json_int_t)r->bytes, "seconds", r->seconds, "n_faults", (json_int_t)r->faults,
         "n_notices", (json_int_t)r->notices, "faults", c->list);
-    int failed = !root || json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 
-    if (!failed)
-        printf("\n");
-    json_decref(root);
-    return failed ? cli_fail(EXIT_FAILURE, "out of memory for the report") : EXIT_SUCCESS;
+    return cli_print_json(root);
 }
 
 static int check(const cli_options *o)
 {
     static checking c;
     const accrue_train_options *t = &o->train;
-    const char *term = getenv("TERM");
     accrue_check_options opt;
     accrue_check_report report;
     accrue_error err = {0};
     int code = EXIT_SUCCESS;
 
     c = (checking){.o = o, .list = o->json ? json_array() : NULL};
-    c.terminal = isatty(STDOUT_FILENO) && !(term && strcmp(term, "dumb") == 0);
+    work_open(&c.work, o->json);
     accrue_check_options_init(&opt, sizeof opt);
     opt.data_path = o->dirs[0];
     opt.hidden_states_path = t->hidden_states_path;
@@ -216,6 +200,7 @@ static int check(const cli_options *o)
     opt.n_aux = t->n_target_layer_ids;
     opt.lock_timeout = t->lock_timeout;
     accrue_status status = accrue_check(&report, &opt, on_check, &c, &err);
+    work_clear(&c.work);
     if (c.no_memory)
         code = cli_fail(EXIT_FAILURE, "out of memory for the report");
     else if (status)

@@ -10,13 +10,11 @@
 #include <string.h>
 #include <unistd.h>
 
-static const double redraw_seconds = 0.1, line_seconds = 5;
-
 typedef struct measuring {
     const cli_options *o;
     json_t *prompts; /* with --json */
-    bool terminal, drawn, no_memory;
-    double told; /* when progress was last shown */
+    bool no_memory;
+    work work;
 } measuring;
 
 static double per_round(const accrue_eval_report *r)
@@ -42,21 +40,14 @@ static void show_progress(measuring *m, const accrue_eval_report *r)
     const double left = ratio(spent * (double)(r->prompts - r->done), (double)r->done);
     char line[200];
 
-    if (m->o->json || (r->seconds - m->told < (m->terminal ? redraw_seconds : line_seconds) &&
-                       r->done < r->prompts))
+    if (m->work.quiet || (!work_due(&m->work, r->seconds) && r->done < r->prompts))
         return;
-    m->told = r->seconds;
     snprintf(line, sizeof line,
              "%s of %s prompts  %.3f accepted a round  %.1f tok/s, plain %.1f  %s left",
              format_count(r->done).s, format_count(r->prompts).s, per_round(r),
              ratio((double)r->tokens, r->speculative_seconds),
              ratio((double)r->tokens, r->plain_seconds), format_duration(left).s);
-    if (m->terminal)
-        printf("\r\033[K%s", line);
-    else
-        printf("%s\n", line);
-    m->drawn = true;
-    fflush(stdout);
+    work_show(&m->work, line);
 }
 
 static json_t *ids_json(const int64_t *ids, int64_t n)
@@ -230,12 +221,8 @@ static int print_json(const measuring *m, const accrue_eval_report *r)
         ratio((double)r->tokens, r->plain_seconds), "speculative_tokens_per_second",
         ratio((double)r->tokens, r->speculative_seconds), "speed_up", speed_up(r),
         "differing_prompts", (json_int_t)r->differing, "prompts", m->prompts);
-    int failed = !root || json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 
-    if (!failed)
-        printf("\n");
-    json_decref(root);
-    return failed ? cli_fail(EXIT_FAILURE, "out of memory for the report") : EXIT_SUCCESS;
+    return cli_print_json(root);
 }
 
 static int draw(const cli_options *o, const accrue_eval_report *r)
@@ -250,19 +237,16 @@ static int draw(const cli_options *o, const accrue_eval_report *r)
 static int evaluate(const cli_options *o)
 {
     static accrue_eval_report report;
-    const char *term = getenv("TERM");
     measuring m = {.o = o, .prompts = o->json ? json_array() : NULL};
     accrue_eval_options opt = o->eval;
     accrue_error err = {0};
     int code = EXIT_SUCCESS;
 
-    m.terminal = isatty(STDOUT_FILENO) && !(term && strcmp(term, "dumb") == 0);
+    work_open(&m.work, o->json);
     opt.checkpoint = o->dirs[0];
     opt.verifier = o->train.verifier;
     accrue_status status = accrue_eval(&report, &opt, on_prompt, &m, &err);
-    if (m.drawn)
-        printf(m.terminal ? "\r\033[K" : "\n");
-    fflush(stdout);
+    work_clear(&m.work);
     if (m.no_memory)
         code = cli_fail(EXIT_FAILURE, "out of memory for the report");
     else if (status && status != ACCRUE_EVERIFY)

@@ -62,12 +62,8 @@ static int print_json(const accrue_extract_report *r, const char *dir)
                              (json_int_t)r->made, "tokens", (json_int_t)r->tokens, "bytes",
                              (json_int_t)r->bytes, "needed_bytes", (json_int_t)r->needed_bytes,
                              "free_bytes", (json_int_t)r->free_bytes, "seconds", r->seconds);
-    int failed = !root || json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 
-    if (!failed)
-        printf("\n");
-    json_decref(root);
-    return failed ? cli_fail(EXIT_FAILURE, "out of memory for the report") : EXIT_SUCCESS;
+    return cli_print_json(root);
 }
 
 static int extract(const cli_options *o)

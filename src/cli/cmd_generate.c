@@ -43,12 +43,8 @@ static int print_json(const cli_options *o, const accrue_generate_report *r)
         (json_int_t)r->answers, "skipped", (json_int_t)r->skipped, "cut", (json_int_t)r->cut,
         "prompt_tokens", (json_int_t)r->prompt_tokens, "tokens", (json_int_t)r->tokens,
         "temperature", r->temperature, "top_p", r->top_p, "seconds", r->seconds);
-    int failed = !root || json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 
-    if (!failed)
-        printf("\n");
-    json_decref(root);
-    return failed ? cli_fail(EXIT_FAILURE, "out of memory for the report") : EXIT_SUCCESS;
+    return cli_print_json(root);
 }
 
 static int generate(const cli_options *o)

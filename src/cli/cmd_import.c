@@ -5,39 +5,6 @@
 #include "flags.h"
 
 #include <jansson.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-static const double redraw_seconds = 0.1, line_seconds = 5;
-
-typedef struct importing {
-    bool silent, terminal, drawn;
-    double told; /* when progress was last shown */
-} importing;
-
-static int on_progress(const accrue_progress *p, void *payload)
-{
-    importing *i = payload;
-    double rate = ratio((double)p->done, p->seconds);
-    char line[200];
-
-    if (signals_stopped())
-        return 1;
-    if (i->silent || p->seconds - i->told < (i->terminal ? redraw_seconds : line_seconds))
-        return 0;
-    i->told = p->seconds;
-    snprintf(line, sizeof line, "%s of %s  %s/s  %s left", format_bytes(p->done).s,
-             format_bytes(p->total).s, format_bytes((int64_t)rate).s,
-             format_duration(ratio((double)(p->total - p->done), rate)).s);
-    if (i->terminal)
-        printf("\r\033[K%s", line);
-    else
-        printf("%s\n", line);
-    i->drawn = i->terminal;
-    fflush(stdout);
-    return 0;
-}
 
 static void type_row(table *t, const accrue_import_type *k)
 {
@@ -124,35 +91,28 @@ static int print_json(const accrue_import_report *r)
                   (json_int_t)r->source_bytes, "bytes", (json_int_t)r->bytes, "types",
                   types_json(r), "tokenizer", (int)r->tokenizer, "chat_template",
                   (int)r->chat_template, "tokenizer_why", why, "seconds", r->seconds);
-    int failed = !root || json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 
-    if (!failed)
-        printf("\n");
-    json_decref(root);
-    return failed ? cli_fail(EXIT_FAILURE, "out of memory for the report") : EXIT_SUCCESS;
+    return cli_print_json(root);
 }
 
 static int import(const cli_options *o)
 {
-    const char *term = getenv("TERM");
-    importing i = {.silent = o->json};
+    work w;
     accrue_import_options opt;
     accrue_import_report report;
     accrue_error err = {0};
+    int code = EXIT_SUCCESS;
 
-    i.terminal = isatty(STDOUT_FILENO) && !(term && strcmp(term, "dumb") == 0);
     accrue_import_options_init(&opt, sizeof opt);
     opt.model = o->dirs[0];
     opt.out = o->out;
     opt.dtype = o->import_dtype;
-    signals_catch(0, false);
-    signals_begin();
-    accrue_status status = accrue_import(&report, &opt, on_progress, &i, &err);
-    if (i.drawn)
-        printf("\r\033[K");
-    if (status)
-        return cli_fail(signals_stopped() ? 128 + signals_stopped() : cli_exit_code(status), "%s",
-                        err.message);
+    work_begin(&w, o->json);
+    w.begins_anew = true;
+    accrue_status status = accrue_import(&report, &opt, work_progress, &w, &err);
+    code = work_end(&w, status, &err);
+    if (code)
+        return code;
     if (o->json)
         return print_json(&report);
     print_types(&report);

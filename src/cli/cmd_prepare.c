@@ -4,71 +4,6 @@
 
 #include "flags.h"
 
-#include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-static const double redraw_seconds = 0.1, line_seconds = 5;
-
-typedef struct preparing {
-    const cli_options *o;
-    bool terminal, drawn;
-    double told;      /* when progress was last shown */
-    char unit[16];    /* of what goes on: lines, then rows */
-    double begun, at; /* when it began; the latest time known */
-} preparing;
-
-static volatile sig_atomic_t stopped;
-
-static void on_stop(int number)
-{
-    stopped = number;
-}
-
-/* What the parent has made ignored, as nohup does, stays so. */
-static void catch_signals(void)
-{
-    const int all[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction before, action = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
-
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        if (sigaction(all[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
-            sigaction(all[i], &action, NULL);
-    signal(SIGXFSZ, SIG_IGN); /* a file over the limit is an error like a full disk */
-}
-
-static int on_progress(const accrue_progress *p, void *payload)
-{
-    preparing *c = payload;
-    double done = ratio((double)p->done, (double)p->total);
-    double spent = 0, left = 0;
-    char line[200];
-
-    if (stopped)
-        return 1;
-    if (strcmp(c->unit, p->unit) != 0) {
-        snprintf(c->unit, sizeof c->unit, "%s", p->unit);
-        c->begun = c->at;
-    }
-    c->at = p->seconds;
-    spent = c->at - c->begun;
-    left = done > 0 ? spent * (1 - done) / done : 0;
-    if (c->o->json || p->seconds - c->told < (c->terminal ? redraw_seconds : line_seconds))
-        return 0;
-    c->told = p->seconds;
-    snprintf(line, sizeof line, "%s of %s %s  %s/s  %s left", format_count(p->done).s,
-             format_count(p->total).s, p->unit,
-             format_count((int64_t)ratio((double)p->done, spent)).s, format_duration(left).s);
-    if (c->terminal)
-        printf("\r\033[K%s", line);
-    else
-        printf("%s\n", line);
-    c->drawn = c->terminal;
-    fflush(stdout);
-    return 0;
-}
-
 static void row(table *t, const char *name, int64_t n, const char *what)
 {
     if (!n)
@@ -122,24 +57,18 @@ static int print_json(const cli_options *o, const accrue_prepare_report *r)
         (json_int_t)r->unsupervised_rows, "short_rows", (json_int_t)r->short_rows, "surplus_rows",
         (json_int_t)r->surplus_rows, "unknown_roles", (json_int_t)r->unknown_roles, "files",
         (json_int_t)r->files, "bytes", (json_int_t)r->bytes, "seconds", r->seconds);
-    int failed = !root || json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 
-    if (!failed)
-        printf("\n");
-    json_decref(root);
-    return failed ? cli_fail(EXIT_FAILURE, "out of memory for the report") : EXIT_SUCCESS;
+    return cli_print_json(root);
 }
 
 static int prepare(const cli_options *o)
 {
-    preparing c = {.o = o};
-    const char *term = getenv("TERM");
+    work w;
     accrue_prepare_options opt = o->prepare;
     accrue_prepare_report report;
     accrue_error err = {0};
     int code = EXIT_SUCCESS;
 
-    c.terminal = isatty(STDOUT_FILENO) && !(term && strcmp(term, "dumb") == 0);
     opt.files = o->dirs;
     opt.n_files = o->n_dirs;
     opt.verifier = o->train.verifier;
@@ -147,14 +76,12 @@ static int prepare(const cli_options *o)
     opt.draft_vocab_size = o->train.draft_vocab_size;
     opt.on_bad = o->train.on_bad;
     opt.max_bad = o->train.max_bad;
-    catch_signals();
-    accrue_status status = accrue_prepare(&report, &opt, on_progress, &c, &err);
-    if (c.drawn)
-        printf("\r\033[K");
-    if (status && stopped)
-        return cli_fail(stopped == SIGINT ? EXIT_INTERRUPTED : 128 + stopped, "%s", err.message);
-    if (status)
-        return cli_fail(cli_exit_code(status), "%s", err.message);
+    work_begin(&w, o->json);
+    w.begins_anew = true;
+    accrue_status status = accrue_prepare(&report, &opt, work_progress, &w, &err);
+    code = work_end(&w, status, &err);
+    if (code)
+        return code;
     if (report.unknown_roles)
         cli_notice("%s messages of roles like '%s' are taken for the assistant's",
                    format_count(report.unknown_roles).s, report.unknown_role);

@@ -72,15 +72,19 @@ static const struct {
     unsigned command;
     const char *name, *usage, *does, *more;
 } commands[] = {
-    {FOR_TRAIN, "train", "", "Train an EAGLE-3 draft model for a verifier.",
-     "Every --flag of a yes or no has a --no-flag; underscores pass for dashes; of a repeated flag "
-     "the last one wins.\n"
-     "Exit status: 0 done; 1 failed while running; 2 bad input: a flag, a value or a file."},
-    {FOR_VERIFY, "verify", "",
-     "Compare one accumulated window of your data, and the update it makes, with a reference "
-     "computed in one piece.",
-     "The other flags of accrue train are accepted and change nothing here.\n"
-     "Exit status: 0 equal within the bound; 1 not; 2 bad input: a flag, a value or a file."},
+    {FOR_IMPORT, "import", " MODEL.gguf",
+     "Write a GGUF file's model as a Hugging Face folder: configuration, safetensors, and the "
+     "tokenizer where the file carries a byte-level BPE vocabulary.",
+     "A folder that is a finished import of the same file is left as it is.\n"
+     "Exit status: 0 done; 1 failed while writing, and nothing is left; 2 bad input: a flag, a "
+     "value or a file."},
+    {FOR_GENERATE, "generate", " DATA.jsonl",
+     "Answer the conversations of a data set anew with the verifier: drafts are trained on what it "
+     "says. Every user turn is answered, with the answers before it in view.",
+     "A line of DATA has 'messages' or 'conversations' (role and content, or from and value), or a "
+     "'prompt'. The same command goes on where it was stopped, and ends with the same file.\n"
+     "Exit status: 0 done; 1 failed while running; 2 bad input: a flag, a value or a file; 130 "
+     "stopped by SIGINT."},
     {FOR_PREPARE, "prepare", " FILE.jsonl...",
      "Make the data set that accrue train and speculators train read out of conversations, texts, "
      "or rows of tokens, one on a line. Ids, masks and order are those of speculators "
@@ -90,13 +94,6 @@ static const struct {
      "Each answer of a conversation becomes a row.\n"
      "Exit status: 0 done, or there already; 1 failed while running; 2 bad input: a flag, a value "
      "or a file."},
-    {FOR_GENERATE, "generate", " DATA.jsonl",
-     "Answer the conversations of a data set anew with the verifier: drafts are trained on what it "
-     "says. Every user turn is answered, with the answers before it in view.",
-     "A line of DATA has 'messages' or 'conversations' (role and content, or from and value), or a "
-     "'prompt'. The same command goes on where it was stopped, and ends with the same file.\n"
-     "Exit status: 0 done; 1 failed while running; 2 bad input: a flag, a value or a file; 130 "
-     "stopped by SIGINT."},
     {FOR_EXTRACT, "extract", "",
      "Make the hidden states of the verifier for the rows of a data set, as files that accrue "
      "train "
@@ -104,29 +101,22 @@ static const struct {
      "on where it was stopped.",
      "Exit status: 0 done; 1 failed while running; 2 bad input: a flag, a value or a file, or a "
      "disk without room for all; 130 stopped by SIGINT."},
-    {FOR_CHECK, "check", " DATA",
-     "Read a data set, its hidden states and vocabulary maps whole and show every fault: "
-     "everything that accrue train would stop at or leave out. Sizes that no flag gives are "
-     "those of the first row.",
-     "Exit status: 0 no fault; 2 faults, or bad input: a flag, a value or a file."},
-    {FOR_IMPORT, "import", " MODEL.gguf",
-     "Write a GGUF file's model as a Hugging Face folder: configuration, safetensors, and the "
-     "tokenizer where the file carries a byte-level BPE vocabulary.",
-     "A folder that is a finished import of the same file is left as it is.\n"
-     "Exit status: 0 done; 1 failed while writing, and nothing is left; 2 bad input: a flag, a "
-     "value or a file."},
-    {FOR_INSPECT, "inspect", " DIR",
-     "Show what a data set, checkpoint or verifier folder contains.",
-     "Exit status: 0 done; 2 DIR cannot be read or is none of these."},
+    {FOR_TRAIN, "train", "",
+     "Train an EAGLE-3 draft model for a verifier. The flags have the names and defaults of "
+     "speculators train.",
+     "Every --flag of a yes or no has a --no-flag; underscores pass for dashes; of a repeated flag "
+     "the last one wins.\n"
+     "Exit status: 0 done; 1 failed while running; 2 bad input: a flag, a value or a file."},
+    {FOR_VERIFY, "verify", "",
+     "Compare one accumulated window of your data, and the update it makes, with a reference "
+     "computed in one piece.",
+     "The other flags of accrue train are accepted and change nothing here.\n"
+     "Exit status: 0 equal within the bound; 1 not; 2 bad input: a flag, a value or a file."},
     {FOR_EVAL, "eval", " CHECKPOINT",
      "Measure a draft by speculative decoding with its verifier: answer prompts greedily, plainly "
      "and by way of the draft, and show how many drafted tokens are accepted and what that saves.",
      "Exit status: 0 every answer is the verifier's own; 1 one is not, or failed while running; 2 "
      "bad input: a flag, a value or a file."},
-    {FOR_PLOT, "plot", " DIR...", "Draw training runs over each other and sum them up in a table.",
-     "Each DIR is a run's --save-path, or a folder of a logger, speculators' too: metrics.jsonl, "
-     "metrics.csv or TensorBoard's event files are read.\n"
-     "Exit status: 0 done; 1 the picture cannot be written; 2 bad input, and nothing is written."},
     {FOR_EXPORT, "export", " CHECKPOINT",
      "Write an EAGLE-3 draft as the GGUF file that llama.cpp reads, byte for byte its own "
      "converter's, and say what llama.cpp will do otherwise than training did.",
@@ -134,7 +124,21 @@ static const struct {
      "do "
      "at all is refused by name.\n"
      "Exit status: 0 done; 1 failed while writing; 2 bad input: a flag, a value or a file."},
+    {FOR_CHECK, "check", " DATA",
+     "Read a data set, its hidden states and vocabulary maps whole and show every fault: "
+     "everything that accrue train would stop at or leave out. Sizes that no flag gives are "
+     "those of the first row.",
+     "Exit status: 0 no fault; 2 faults, or bad input: a flag, a value or a file."},
+    {FOR_INSPECT, "inspect", " DIR",
+     "Show what a data set, checkpoint or verifier folder contains.",
+     "Exit status: 0 done; 2 DIR cannot be read or is none of these."},
+    {FOR_PLOT, "plot", " DIR...", "Draw training runs over each other and sum them up in a table.",
+     "Each DIR is a run's --save-path, or a folder of a logger, speculators' too: metrics.jsonl, "
+     "metrics.csv or TensorBoard's event files are read.\n"
+     "Exit status: 0 done; 1 the picture cannot be written; 2 bad input, and nothing is written."},
 };
+
+static const int n_commands = (int)(sizeof commands / sizeof *commands);
 
 /* Whether the heading at `i` has a flag of this command under it. */
 static bool heads_some(const flag *flags, int n, int i, unsigned command)
@@ -228,12 +232,22 @@ static void roff(FILE *out, const char *s)
     }
 }
 
+static void man_command(FILE *out, int c)
+{
+    fprintf(out, ".TP\n.B accrue %s\n", commands[c].name);
+    roff(out, commands[c].does);
+    fputs("\n.br\n", out);
+    for (const char *s = commands[c].more; *s; s++)
+        fputs(*s == '\n' ? "\n.br\n" : *s == '-' ? "\\-" : (char[2]){*s}, out);
+    fputc('\n', out);
+}
+
 /* Whose flag it is. */
 static void man_commands(FILE *out, const flag *f)
 {
     const char *before = "Of accrue ";
 
-    for (int i = 0; i < (int)(sizeof commands / sizeof *commands); i++)
+    for (int i = 0; i < n_commands; i++)
         if (f->commands & commands[i].command) {
             fprintf(out, "%s%s", before, commands[i].name);
             before = ", ";
@@ -280,59 +294,20 @@ void flags_man(FILE *out)
     fprintf(out,
             ".TH ACCRUE 1 \"\" \"accrue %s\" \"User Commands\"\n"
             ".SH NAME\naccrue \\- train speculative\\-decoding draft models with exact gradient "
-            "accumulation\n"
-            ".SH SYNOPSIS\n"
-            ".B accrue train\n\\-\\-verifier\\-name\\-or\\-path \\fIDIR\\fP \\-\\-data\\-path "
-            "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
-            ".B accrue verify\n\\-\\-verifier\\-name\\-or\\-path \\fIDIR\\fP \\-\\-data\\-path "
-            "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
-            ".B accrue generate\n\\fIDATA.jsonl\\fP \\-\\-verifier\\-name\\-or\\-path \\fIDIR\\fP "
-            "\\-\\-output \\fIFILE\\fP [\\fIFLAG\\fP...]\n.br\n"
-            ".B accrue extract\n\\-\\-verifier\\-name\\-or\\-path \\fIDIR\\fP \\-\\-data\\-path "
-            "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
-            ".B accrue check\n\\fIDATA\\fP [\\fIFLAG\\fP...]\n.br\n"
-            ".B accrue import\n\\fIMODEL.gguf\\fP \\-\\-out \\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
-            ".B accrue prepare\n\\fIFILE\\fP... \\-\\-verifier\\-name\\-or\\-path "
-            "\\fIDIR\\fP [\\fIFLAG\\fP...]\n.br\n"
-            ".B accrue inspect\n\\fIDIR\\fP [\\-\\-json]\n.br\n"
-            ".B accrue plot\n\\fIDIR\\fP... [\\-\\-out \\fIFILE\\fP]\n.br\n"
-            ".B accrue eval\n\\fICHECKPOINT\\fP \\-\\-prompts \\fIFILE\\fP "
-            "[\\fIFLAG\\fP...]\n.br\n"
-            ".B accrue export\n\\fICHECKPOINT\\fP \\-\\-verifier\\-name\\-or\\-path "
-            "\\fIDIR\\fP \\-\\-out \\fIFILE\\fP [\\-\\-dtype \\fITYPE\\fP] [\\-\\-json]\n"
-            ".SH DESCRIPTION\n"
-            "\\fBaccrue train\\fP trains an EAGLE\\-3 draft model from a data set and hidden "
-            "states as speculators 0.9 prepares them, and writes checkpoint folders that it "
-            "loads. The flags have the names and defaults of \\fBspeculators train\\fP.\n.PP\n"
-            "\\fBaccrue verify\\fP compares one accumulated window of your data, and the update "
-            "that it makes, with a reference computed in one piece; in float64 unless "
-            "\\-\\-hidden\\-states\\-dtype says otherwise.\n.PP\n"
-            "\\fBaccrue generate\\fP has the verifier answer every user turn of a file of "
-            "conversations, batched and from a seed, and \\fBaccrue extract\\fP makes its hidden "
-            "states for the rows of a data set; both go on where they were stopped.\n.PP\n"
-            "\\fBaccrue check\\fP reads a data set, its hidden states and vocabulary maps whole "
-            "and shows every fault, as a table or with \\-\\-json. It takes "
-            "\\-\\-hidden\\-states\\-path, \\-\\-verifier\\-name\\-or\\-path, "
-            "\\-\\-draft\\-vocab\\-size, \\-\\-d2t\\-path, \\-\\-t2d\\-path, "
-            "\\-\\-target\\-layer\\-ids, \\-\\-lock\\-timeout and \\-\\-threads.\n.PP\n"
-            "\\fBaccrue import\\fP writes a GGUF file's model as a Hugging Face folder, which "
-            "then can be a verifier. It takes \\-\\-out, \\-\\-dtype and \\-\\-json.\n.PP\n"
-            "\\fBaccrue prepare\\fP makes a data set out of conversations, texts or rows of "
-            "tokens, with the ids, masks and order of \\fBspeculators prepare\\-data\\fP; its "
-            "seed is 0 unless given.\n.PP\n"
-            "\\fBaccrue inspect\\fP shows what a data set, checkpoint or verifier folder "
-            "contains.\n.PP\n"
-            "\\fBaccrue eval\\fP answers prompts greedily, plainly and by speculative decoding "
-            "with a draft, and shows how many drafted tokens the verifier accepts and what that "
-            "saves.\n.PP\n"
-            "\\fBaccrue plot\\fP draws training runs over each other, from their metrics.jsonl or "
-            "from what \\-\\-logger wrote, and sums them up in a table.\n.PP\n"
-            "\\fBaccrue export\\fP writes a draft as the GGUF file that llama.cpp reads, byte for "
-            "byte its own converter's, and says what llama.cpp will do otherwise than training "
-            "did.\n"
-            ".SH OPTIONS\n"
-            "Underscores pass for dashes; of a repeated flag the last one wins.\n",
+            "accumulation\n",
             accrue_version());
+    fputs(".SH SYNOPSIS\n", out);
+    for (int c = 0; c < n_commands; c++) {
+        fprintf(out, ".B accrue %s\n[\\fIFLAG\\fP...]", commands[c].name);
+        roff(out, commands[c].usage);
+        fputs("\n.br\n", out);
+    }
+    fputs(".SH DESCRIPTION\n", out);
+    for (int c = 0; c < n_commands; c++)
+        man_command(out, c);
+    fputs(".SH OPTIONS\n"
+          "Underscores pass for dashes; of a repeated flag the last one wins.\n",
+          out);
     for (int i = 0; i < n; i++) {
         if (flags[i].kind == FLAG_GROUP && flags[i].commands)
             fprintf(out, ".SS %s\n", flags[i].help);

@@ -82,6 +82,16 @@ int cli_exit_code(accrue_status status)
     }
 }
 
+int cli_print_json(json_t *report)
+{
+    int failed = !report || json_dumpf(report, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+
+    if (!failed)
+        printf("\n");
+    json_decref(report);
+    return failed ? cli_fail(EXIT_FAILURE, "out of memory for the report") : EXIT_SUCCESS;
+}
+
 int cli_finish(int code)
 {
     if (fflush(stdout))

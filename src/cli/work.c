@@ -48,62 +48,90 @@ static void catch_signals(void)
     signal(SIGXFSZ, SIG_IGN); /* a file over the limit is an error like a full disk */
 }
 
-void work_begin(work *w, bool quiet)
+void work_open(work *w, bool quiet)
 {
     const char *term = getenv("TERM");
 
     *w = (work){.quiet = quiet};
     w->terminal = isatty(STDOUT_FILENO) && !(term && strcmp(term, "dumb") == 0);
+}
+
+void work_begin(work *w, bool quiet)
+{
+    work_open(w, quiet);
     catch_signals();
 }
 
-/* Time left, from the rows of this call. */
-static double seconds_left(const accrue_progress *p)
+bool work_due(work *w, double seconds)
 {
-    const int64_t made = p->done - p->found;
-
-    return made > 0 ? p->seconds / (double)made * (double)(p->total - p->done) : 0;
+    if (w->quiet || seconds - w->told < (w->terminal ? redraw_seconds : line_seconds))
+        return false;
+    w->told = seconds;
+    return true;
 }
 
-int work_progress(const accrue_progress *p, void *payload)
+void work_show(work *w, const char *line)
 {
-    work *w = payload;
-    char line[200];
-
-    if (stopped)
-        return 1;
-    if (p->seconds < w->told) /* the work proper begins, and its seconds with it */
-        w->told = 0;
-    if (w->quiet || p->done == p->total ||
-        p->seconds - w->told < (w->terminal ? redraw_seconds : line_seconds))
-        return 0;
-    w->told = p->seconds;
-    const figure time = format_duration(seconds_left(p));
-    const char *left = p->done > p->found ? time.s : "?";
-    if (strcmp(p->unit, "bytes") == 0)
-        snprintf(line, sizeof line, "%s of %s  %s/s  %s left", format_bytes(p->done).s,
-                 format_bytes(p->total).s,
-                 format_bytes((int64_t)ratio((double)p->bytes, p->seconds)).s, left);
-    else
-        snprintf(line, sizeof line, "%s of %s %s  %s tokens/s  %s left", format_count(p->done).s,
-                 format_count(p->total).s, p->unit,
-                 format_count((int64_t)ratio((double)p->tokens, p->seconds)).s, left);
     if (w->terminal)
         printf("\r\033[K%s", line);
     else
         printf("%s\n", line);
     w->drawn = w->terminal;
     fflush(stdout);
+}
+
+void work_clear(work *w)
+{
+    if (w->drawn)
+        printf("\r\033[K");
+    w->drawn = false;
+}
+
+/* Seconds of what goes on now.  A part begins with another unit, or where the clock is set back. */
+static double seconds_of_part(work *w, const accrue_progress *p)
+{
+    if (p->seconds < w->at)
+        w->begun = w->told = 0;
+    else if (strcmp(w->unit, p->unit) != 0)
+        w->begun = w->at;
+    snprintf(w->unit, sizeof w->unit, "%s", p->unit);
+    w->at = p->seconds;
+    return w->at - w->begun;
+}
+
+int work_progress(const accrue_progress *p, void *payload)
+{
+    work *w = payload;
+    const double spent = seconds_of_part(w, p), made = (double)(p->done - p->found);
+    const figure time = format_duration(ratio(spent * (double)(p->total - p->done), made));
+    const char *left = made > 0 ? time.s : "?";
+    char line[200];
+
+    if (stopped)
+        return 1;
+    if (p->done == p->total || !work_due(w, p->seconds))
+        return 0;
+    if (strcmp(p->unit, "bytes") == 0)
+        snprintf(line, sizeof line, "%s of %s  %s/s  %s left", format_bytes(p->done).s,
+                 format_bytes(p->total).s, format_bytes((int64_t)ratio(made, spent)).s, left);
+    else if (w->begins_anew)
+        snprintf(line, sizeof line, "%s of %s %s  %s/s  %s left", format_count(p->done).s,
+                 format_count(p->total).s, p->unit, format_count((int64_t)ratio(made, spent)).s,
+                 left);
+    else
+        snprintf(line, sizeof line, "%s of %s %s  %s tokens/s  %s left", format_count(p->done).s,
+                 format_count(p->total).s, p->unit,
+                 format_count((int64_t)ratio((double)p->tokens, spent)).s, left);
+    work_show(w, line);
     return 0;
 }
 
 int work_end(work *w, accrue_status status, const accrue_error *err)
 {
-    if (w->drawn)
-        printf("\r\033[K");
-    w->drawn = false;
+    work_clear(w);
     if (status == ACCRUE_ECANCELED && stopped)
-        return cli_fail(128 + stopped, "%s by %s%s", err->message, signals_name(stopped),
-                        w->begins_anew ? "" : "; the same command goes on");
+        return cli_fail(128 + stopped,
+                        w->begins_anew ? "%s (%s)" : "%s by %s; the same command goes on",
+                        err->message, signals_name(stopped));
     return status ? cli_fail(cli_exit_code(status), "%s", err->message) : EXIT_SUCCESS;
 }

@@ -142,6 +142,20 @@ static inline int run(const char *command)
     return code;
 }
 
+/* The same by a shell, for arguments that only one can say. */
+static inline int run_by_shell(const char *name, const char *arguments)
+{
+    char command[1200];
+
+    snprintf(command, sizeof command, "'%s' %s %s >cli.out 2>cli.err", ACCRUE_FAKE, name,
+             arguments);
+    int status = system(command);
+    assert_true(WIFEXITED(status));
+    read_file(out, "cli.out");
+    read_file(err, "cli.err");
+    return WEXITSTATUS(status);
+}
+
 static inline void write_text(const char *path, const char *text)
 {
     FILE *f = fopen(path, "w");
@@ -193,6 +207,12 @@ static inline double number(const json_t *record, const char *outer, const char 
     v = json_object_get(v, key);
     assert_true(json_is_number(v));
     return json_number_value(v);
+}
+
+static inline int64_t integer(const json_t *o, const char *key)
+{
+    assert_true(json_is_integer(json_object_get(o, key)));
+    return json_integer_value(json_object_get(o, key));
 }
 
 static inline json_t *load_records(const char *path)

@@ -1,61 +1,19 @@
 /* test_cli_check.c - accrue check as its user sees it, over fake_accrue.c. */
-#include <fcntl.h>
-#include <jansson.h>
-#include <pty.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-#define OUTPUT_BYTES 65536
-
-static char out[OUTPUT_BYTES], err[OUTPUT_BYTES];
-
-static void read_file(char *text, const char *path)
-{
-    FILE *f = fopen(path, "r");
-
-    assert_non_null(f);
-    size_t n = fread(text, 1, OUTPUT_BYTES - 1, f);
-    text[n] = '\0';
-    fclose(f);
-}
+#include "cli_test.h"
 
 /* Exit code of accrue check; what it prints is in `out` and `err`. */
-static int run(const char *arguments)
+static int check(const char *arguments)
 {
-    char command[1000];
-
-    snprintf(command, sizeof command, "'%s' check %s >check.out 2>check.err", ACCRUE_FAKE,
-             arguments);
-    int status = system(command);
-    assert_true(WIFEXITED(status));
-    read_file(out, "check.out");
-    read_file(err, "check.err");
-    return WEXITSTATUS(status);
-}
-
-static int64_t integer(const json_t *o, const char *key)
-{
-    assert_true(json_is_integer(json_object_get(o, key)));
-    return json_integer_value(json_object_get(o, key));
+    return run_by_shell("check", arguments);
 }
 
 static void test_table(void **state)
 {
     (void)state;
-    assert_int_equal(run("sound"), 0);
+    assert_int_equal(check("sound"), 0);
     assert_non_null(strstr(out, "hidden states  1,234 files, 3.0 GB in 1.50 s, 2.00 GB/s\n"));
     assert_non_null(strstr(out, "\nNo fault.\n"));
-    assert_int_equal(run("faults-7 --draft-vocab-size 8 --verifier-name-or-path v"), 2);
+    assert_int_equal(check("faults-7 --draft-vocab-size 8 --verifier-name-or-path v"), 2);
     assert_non_null(strstr(out, "rows           1,234, 7 with faults\n"));
     assert_non_null(strstr(out, "\nstale_lock (notice)       1       1\n"));
     assert_non_null(strstr(out, "\nnonfinite                 7      14\n"));
@@ -66,7 +24,7 @@ static void test_table(void **state)
 static void test_json(void **state)
 {
     (void)state;
-    assert_int_equal(run("faults-7 --json"), 2);
+    assert_int_equal(check("faults-7 --json"), 2);
     json_t *root = json_loads(out, 0, NULL);
     const json_t *list = json_object_get(root, "faults"), *f = json_array_get(list, 6);
     assert_int_equal(json_array_size(list), 8);
@@ -83,7 +41,7 @@ static void test_json(void **state)
 static void test_json_of_other_bytes(void **state)
 {
     (void)state;
-    assert_int_equal(run("\"$(printf 'faults-7\\377')\" --json"), 2);
+    assert_int_equal(check("\"$(printf 'faults-7\\377')\" --json"), 2);
     json_t *root = json_loads(out, 0, NULL);
     assert_string_equal(json_string_value(json_object_get(root, "data_path")), "faults-7?");
     json_decref(root);

@@ -1,52 +1,11 @@
 /* test_cli_eval.c - accrue eval as its user sees it, over fake_eval.c. */
-#include <jansson.h>
-#include <pty.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-#define OUTPUT_BYTES 65536
-
-static char out[OUTPUT_BYTES], err[OUTPUT_BYTES];
-
-static void read_file(char *text, const char *path)
-{
-    FILE *f = fopen(path, "r");
-
-    assert_non_null(f);
-    size_t n = fread(text, 1, OUTPUT_BYTES - 1, f);
-    text[n] = '\0';
-    fclose(f);
-}
+#include "cli_test.h"
 
 /* Exit code of accrue eval; what it prints is in `out` and `err`. */
-static int run(const char *arguments)
+static int evaluate(const char *arguments)
 {
-    char command[1000];
-
-    snprintf(command, sizeof command,
-             "FAKE_ACCRUE_OPTIONS=eval.options '%s' eval %s >eval.out 2>eval.err", ACCRUE_FAKE,
-             arguments);
-    int status = system(command);
-    assert_true(WIFEXITED(status));
-    read_file(out, "eval.out");
-    read_file(err, "eval.err");
-    return WEXITSTATUS(status);
-}
-
-static double number(const json_t *o, const char *key)
-{
-    assert_true(json_is_number(json_object_get(o, key)));
-    return json_number_value(json_object_get(o, key));
+    setenv("FAKE_ACCRUE_OPTIONS", "eval.options", 1);
+    return run_by_shell("eval", arguments);
 }
 
 static void near(double x, double expected)
@@ -58,12 +17,12 @@ static void near(double x, double expected)
 static void options_arrive(void **state)
 {
     (void)state;
-    assert_int_equal(run("draft --prompts p.json --limit 1"), 0);
+    assert_int_equal(evaluate("draft --prompts p.json --limit 1"), 0);
     read_file(out, "eval.options");
     assert_string_equal(out, "checkpoint draft\nverifier -\nprompts p.json\nk 3\nnew 64\nlimit 1\n"
                              "dtype 1\n");
-    assert_int_equal(run("--prompts p.json draft --verifier-name-or-path v --limit 2 "
-                         "--num-speculative-tokens 7 --max_new_tokens=9 --dtype bfloat16"),
+    assert_int_equal(evaluate("--prompts p.json draft --verifier-name-or-path v --limit 2 "
+                              "--num-speculative-tokens 7 --max_new_tokens=9 --dtype bfloat16"),
                      0);
     read_file(out, "eval.options");
     assert_string_equal(out, "checkpoint draft\nverifier v\nprompts p.json\nk 7\nnew 9\nlimit 2\n"
@@ -73,7 +32,7 @@ static void options_arrive(void **state)
 static void table_tells_all(void **state)
 {
     (void)state;
-    assert_int_equal(run("draft --prompts p.json --limit 20"), 0);
+    assert_int_equal(evaluate("draft --prompts p.json --limit 20"), 0);
     assert_non_null(strstr(out, "\n20 of 20 prompts  0.600 accepted a round  40.0 tok/s, plain "
                                 "32.0  0:00 left\n"));
     assert_non_null(strstr(out, "\ndraft              draft, 3 tokens a round\n"
@@ -95,7 +54,7 @@ static void table_tells_all(void **state)
 static void difference_is_exit_1(void **state)
 {
     (void)state;
-    assert_int_equal(run("differs --prompts p.json --limit 4"), 1);
+    assert_int_equal(evaluate("differs --prompts p.json --limit 4"), 1);
     assert_non_null(strstr(out, "\n1 of 4 answers are NOT the verifier's own.\n"));
     assert_string_equal(err, "accrue: prompt 3: token 1 is another\n");
 }
@@ -106,21 +65,21 @@ static void json_has_every_figure(void **state)
     const json_t *prompts = NULL, *last = NULL;
 
     (void)state;
-    assert_int_equal(run("differs --prompts p.json --limit 4 --json"), 1);
+    assert_int_equal(evaluate("differs --prompts p.json --limit 4 --json"), 1);
     root = json_loads(out, 0, NULL);
     assert_non_null(root);
     prompts = json_object_get(root, "prompts");
     last = json_array_get(prompts, 3);
     assert_int_equal(json_array_size(prompts), 4);
-    near(number(root, "n_prompts"), 4);
-    near(number(root, "rounds"), 40);
-    near(number(root, "drafted"), 120);
-    near(number(root, "accepted"), 24);
-    near(number(root, "acceptance_rate"), 0.2);
-    near(number(root, "accepted_length"), 0.6);
-    near(number(root, "acceptance_length"), 1.6);
-    near(number(root, "speed_up"), 1.25);
-    near(number(root, "differing_prompts"), 1);
+    near(number(root, NULL, "n_prompts"), 4);
+    near(number(root, NULL, "rounds"), 40);
+    near(number(root, NULL, "drafted"), 120);
+    near(number(root, NULL, "accepted"), 24);
+    near(number(root, NULL, "acceptance_rate"), 0.2);
+    near(number(root, NULL, "accepted_length"), 0.6);
+    near(number(root, NULL, "acceptance_length"), 1.6);
+    near(number(root, NULL, "speed_up"), 1.25);
+    near(number(root, NULL, "differing_prompts"), 1);
     near(
         json_number_value(json_array_get(json_object_get(root, "acceptance_rate_per_position"), 1)),
         0.2);
@@ -129,9 +88,9 @@ static void json_has_every_figure(void **state)
          0.5);
     assert_int_equal(json_array_size(json_object_get(root, "rounds_by_accepted_length")), 4);
     near(json_number_value(json_array_get(json_object_get(root, "accepted_per_position"), 0)), 16);
-    near(number(last, "row"), 3);
-    near(number(last, "differs_at"), 1);
-    near(number(last, "acceptance_length"), 1.6);
+    near(number(last, NULL, "row"), 3);
+    near(number(last, NULL, "differs_at"), 1);
+    near(number(last, NULL, "acceptance_length"), 1.6);
     assert_true(json_is_null(json_object_get(json_array_get(prompts, 0), "differs_at")));
     near(json_number_value(json_array_get(json_object_get(last, "tokens"), 2)), 3);
     json_decref(root);
@@ -141,7 +100,7 @@ static void json_has_every_figure(void **state)
 static void json_of_other_bytes(void **state)
 {
     (void)state;
-    assert_int_equal(run("\"$(printf 'd\\377')\" --prompts p --limit 1 --json"), 0);
+    assert_int_equal(evaluate("\"$(printf 'd\\377')\" --prompts p --limit 1 --json"), 0);
     json_t *root = json_loads(out, 0, NULL);
     assert_string_equal(json_string_value(json_object_get(root, "checkpoint")), "d?");
     json_decref(root);
@@ -151,20 +110,20 @@ static void pictures(void **state)
 {
     (void)state;
     remove("eval.svg");
-    assert_int_equal(run("draft --prompts p --limit 3 --out eval.svg --title 'A draft'"), 0);
+    assert_int_equal(evaluate("draft --prompts p --limit 3 --out eval.svg --title 'A draft'"), 0);
     assert_non_null(strstr(out, "\neval.svg\n"));
     read_file(out, "eval.svg");
     assert_non_null(strstr(out, "<svg"));
-    assert_int_equal(run("draft --prompts p --limit 3 --json --out eval.png"), 0);
+    assert_int_equal(evaluate("draft --prompts p --limit 3 --json --out eval.png"), 0);
     assert_null(strstr(out, "eval.png"));
     read_file(out, "eval.png");
     assert_memory_equal(out, "\x89PNG", 4);
-    assert_int_equal(run("draft --prompts p --limit 3 --out no/such/eval.svg"), 2);
+    assert_int_equal(evaluate("draft --prompts p --limit 3 --out no/such/eval.svg"), 2);
     assert_non_null(strstr(err, "no/such/eval.svg: No such file"));
     assert_string_equal(out, "");
-    assert_int_equal(run("draft --prompts p --limit 3 --num-speculative-tokens 16 --out eval.svg"),
-                     0);
-    assert_int_equal(run("draft --prompts p --out eval.gif"), 2);
+    assert_int_equal(
+        evaluate("draft --prompts p --limit 3 --num-speculative-tokens 16 --out eval.svg"), 0);
+    assert_int_equal(evaluate("draft --prompts p --out eval.gif"), 2);
     assert_non_null(strstr(err, "--out: 'eval.gif'"));
 }
 
@@ -185,7 +144,7 @@ static void bad_input_is_exit_2(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
-        assert_int_equal(run(lines[i][0]), 2);
+        assert_int_equal(evaluate(lines[i][0]), 2);
         if (!strstr(err, lines[i][1]))
             fail_msg("%s: %s", lines[i][0], err);
         assert_string_equal(out, "");

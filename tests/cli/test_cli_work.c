@@ -1,58 +1,6 @@
 /* test_cli_work.c - accrue generate and accrue extract as their user sees them, over
  * fake_accrue.c. */
-#include <jansson.h>
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-#define OUTPUT_BYTES 65536
-
-static char out[OUTPUT_BYTES], err[OUTPUT_BYTES];
-
-static void read_file(char *text, const char *path)
-{
-    FILE *f = fopen(path, "r");
-
-    assert_non_null(f);
-    size_t n = fread(text, 1, OUTPUT_BYTES - 1, f);
-    text[n] = '\0';
-    fclose(f);
-}
-
-/* Exit code of the command; what it prints is in `out` and `err`. */
-static int run(const char *arguments)
-{
-    char command[1000];
-
-    snprintf(command, sizeof command, "'%s' %s >work.out 2>work.err", ACCRUE_FAKE, arguments);
-    int status = system(command);
-    assert_true(WIFEXITED(status));
-    read_file(out, "work.out");
-    read_file(err, "work.err");
-    return WEXITSTATUS(status);
-}
-
-static void says(const char *words)
-{
-    if (!strstr(out, words))
-        fail_msg("'%s' is not in: %s", words, out);
-}
-
-static int64_t integer(const json_t *o, const char *key)
-{
-    assert_true(json_is_integer(json_object_get(o, key)));
-    return json_integer_value(json_object_get(o, key));
-}
+#include "cli_test.h"
 
 static const struct {
     const char *arguments, *message;
@@ -95,14 +43,14 @@ static void test_generate(void **state)
 {
     (void)state;
     assert_int_equal(run("generate in.jsonl --verifier-name-or-path v --output out.jsonl"), 0);
-    says("20 of 40 rows  1,000 tokens/s  0:12 left\n");
-    says("30 of 40 rows  1,000 tokens/s  0:06 left\n");
-    says("rows      40, 10 were done already\n");
-    says("made      29 lines with 31 answers, in out.jsonl\n");
-    says("left out  1 rows that ask nothing, or more than there is room for\n");
-    says("cut       512 answers, ");
-    says("sampling  temperature 0.5000, top-p 0.2500\n");
-    says("tokens    18,042 in 9.00 s, 2,004 tokens/s\n");
+    expect_text(out, "20 of 40 rows  1,000 tokens/s  0:12 left\n");
+    expect_text(out, "30 of 40 rows  1,000 tokens/s  0:06 left\n");
+    expect_text(out, "rows      40, 10 were done already\n");
+    expect_text(out, "made      29 lines with 31 answers, in out.jsonl\n");
+    expect_text(out, "left out  1 rows that ask nothing, or more than there is room for\n");
+    expect_text(out, "cut       512 answers, ");
+    expect_text(out, "sampling  temperature 0.5000, top-p 0.2500\n");
+    expect_text(out, "tokens    18,042 in 9.00 s, 2,004 tokens/s\n");
     assert_string_equal(err, "");
 }
 
@@ -131,12 +79,12 @@ static void test_extract(void **state)
     assert_int_equal(run("extract --verifier-name-or-path v --data-path d --target-layer-ids 1 2 "
                          "--hidden-states-dtype float32"),
                      0);
-    says("30 of 40 rows to make, 1.2 MB; 3.0 GB are free\n");
-    says("20 of 40 rows  1,000 tokens/s  0:12 left\n");
-    says("rows    40, 10 were there already\n");
-    says("broken  2 files, made anew\n");
-    says("made    30 files, 1.2 MB, in d/hidden_states\n");
-    says("tokens  18,001 in 9.00 s, 2,000 tokens/s\n");
+    expect_text(out, "30 of 40 rows to make, 1.2 MB; 3.0 GB are free\n");
+    expect_text(out, "20 of 40 rows  1,000 tokens/s  0:12 left\n");
+    expect_text(out, "rows    40, 10 were there already\n");
+    expect_text(out, "broken  2 files, made anew\n");
+    expect_text(out, "made    30 files, 1.2 MB, in d/hidden_states\n");
+    expect_text(out, "tokens  18,001 in 9.00 s, 2,000 tokens/s\n");
     assert_int_equal(run("extract --verifier-name-or-path v --hidden-states-path h --json"), 0);
     json_t *root = json_loads(out, 0, NULL);
     assert_string_equal(json_string_value(json_object_get(root, "hidden_states_path")), "h");
