@@ -142,7 +142,33 @@ static inline int run(const char *command)
     return code;
 }
 
-/* The same by a shell, for arguments that only one can say. */
+/* Exit code of a run whose terminal is `size` (NULL: any); what it drew is in `out`. */
+static inline int run_on_terminal(const char *command, const struct winsize *size)
+{
+    int master = -1, status = 0;
+    size_t n = 0;
+    pid_t child = forkpty(&master, NULL, NULL, size);
+
+    if (child == 0) {
+        setenv("LC_ALL", "C", 1);
+        setenv("TERM", "xterm", 1);
+        exec_with(command);
+    }
+    assert_true(child > 0);
+    for (;;) {
+        ssize_t got = read(master, out + n, OUTPUT_BYTES - 1 - n);
+        if (got <= 0)
+            break;
+        n += (size_t)got;
+    }
+    out[n] = '\0';
+    close(master);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+/* As run, by a shell: for arguments that only one can say. */
 static inline int run_by_shell(const char *name, const char *arguments)
 {
     char command[1200];

@@ -11,3 +11,12 @@ complain() {
     echo "$*"
     failed=1
 }
+
+# expect CODE ARGUMENT...: runs the command, its output in $work/out and $work/err
+expect() {
+    wanted=$1
+    shift
+    "$accrue" "$@" >"$work/out" 2>"$work/err"
+    code=$?
+    [ "$code" = "$wanted" ] || complain "accrue $*: exit $code, $wanted expected: $(cat "$work/err")"
+}

@@ -2,15 +2,6 @@
 # example.sh ACCRUE EXAMPLE WORK - the real command on the example, from data set to checkpoint.
 . "$(dirname "$0")/common.sh"
 
-# expect CODE ARGUMENT...: runs the command, its output in $work/out and $work/err
-expect() {
-    wanted=$1
-    shift
-    "$accrue" "$@" >"$work/out" 2>"$work/err"
-    code=$?
-    [ "$code" = "$wanted" ] || complain "accrue $*: exit $code, $wanted expected: $(cat "$work/err")"
-}
-
 rm -rf "$work"
 mkdir -p "$work"
 flags="--verifier-name-or-path $example/verifier --data-path $example/data --total-seq-len 256

@@ -2,15 +2,6 @@
 # export.sh ACCRUE DATA WORK - accrue export on the drafts of tests/data/export: the table, JSON, and what is refused.
 . "$(dirname "$0")/common.sh"
 
-# expect CODE ARGUMENT...: runs the command, its output in $work/out and $work/err
-expect() {
-    wanted=$1
-    shift
-    "$accrue" "$@" >"$work/out" 2>"$work/err"
-    code=$?
-    [ "$code" = "$wanted" ] || complain "accrue $*: exit $code, $wanted expected: $(cat "$work/err")"
-}
-
 # says FILE TEXT: whether what was printed has the text
 says() {
     grep -qF -- "$2" "$work/$1" || complain "'$2' is not in: $(cat "$work/$1")"

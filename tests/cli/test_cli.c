@@ -363,25 +363,9 @@ static void test_terminal_bar(void **state)
     (void)state;
     for (size_t w = 0; w < sizeof widths / sizeof widths[0]; w++) {
         struct winsize size = {.ws_row = 24, .ws_col = widths[w]};
-        int master = -1, status = 0, bars = 0, column = 0;
-        size_t n = 0;
-        pid_t child = forkpty(&master, NULL, NULL, &size);
-        if (child == 0) {
-            setenv("LC_ALL", "C", 1);
-            setenv("TERM", "xterm", 1);
-            exec_with("train --verifier-name-or-path v --save-path t --epochs 1");
-        }
-        assert_true(child > 0);
-        for (;;) {
-            ssize_t got = read(master, out + n, OUTPUT_BYTES - 1 - n);
-            if (got <= 0)
-                break;
-            n += (size_t)got;
-        }
-        out[n] = '\0';
-        close(master);
-        assert_int_equal(waitpid(child, &status, 0), child);
-        assert_int_equal(status, 0);
+        int bars = 0, column = 0;
+        assert_int_equal(
+            run_on_terminal("train --verifier-name-or-path v --save-path t --epochs 1", &size), 0);
         const char *end = strstr(out, "\r\nepoch  steps");
         assert_non_null(end);
         const char *start = strstr(out, "per step\r\n") + 10;

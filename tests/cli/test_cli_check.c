@@ -50,27 +50,8 @@ static void test_json_of_other_bytes(void **state)
 /* The line with rate and time left is drawn, and taken away before the table. */
 static void test_terminal(void **state)
 {
-    int master = -1, status = 0;
-    size_t n = 0;
-    pid_t child = forkpty(&master, NULL, NULL, NULL);
-
     (void)state;
-    if (child == 0) {
-        setenv("TERM", "xterm", 1);
-        execl(ACCRUE_FAKE, ACCRUE_FAKE, "check", "sound", (char *)NULL);
-        _exit(127);
-    }
-    assert_true(child > 0);
-    for (;;) {
-        ssize_t got = read(master, out + n, OUTPUT_BYTES - 1 - n);
-        if (got <= 0)
-            break;
-        n += (size_t)got;
-    }
-    out[n] = '\0';
-    close(master);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
+    assert_int_equal(run_on_terminal("check sound", NULL), 0);
     assert_non_null(strstr(out, "\r\033[K1,234 of 1,234 rows  2.0 GB/s  0:00 left\r\033[Krows  "));
 }
 

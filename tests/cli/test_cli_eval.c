@@ -172,28 +172,8 @@ static void others_refuse_its_flags(void **state)
 /* The line of progress is drawn, and taken away before the table. */
 static void terminal(void **state)
 {
-    int master = -1, status = 0;
-    size_t n = 0;
-    pid_t child = forkpty(&master, NULL, NULL, NULL);
-
     (void)state;
-    if (child == 0) {
-        setenv("TERM", "xterm", 1);
-        execl(ACCRUE_FAKE, ACCRUE_FAKE, "eval", "draft", "--prompts", "p", "--limit", "2",
-              (char *)NULL);
-        _exit(127);
-    }
-    assert_true(child > 0);
-    for (;;) {
-        ssize_t got = read(master, out + n, OUTPUT_BYTES - 1 - n);
-        if (got <= 0)
-            break;
-        n += (size_t)got;
-    }
-    out[n] = '\0';
-    close(master);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
+    assert_int_equal(run_on_terminal("eval draft --prompts p --limit 2", NULL), 0);
     assert_non_null(strstr(out, "\r\033[K1 of 2 prompts  0.600 accepted a round  40.0 tok/s, plain "
                                 "32.0  0:04 left\r\033[K2 of 2"));
     assert_non_null(strstr(out, "0:00 left\r\033[Kdraft  "));
