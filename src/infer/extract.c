@@ -378,8 +378,8 @@ static accrue_status make_all(extraction *x, accrue_error *err)
     if (!x->n)
         return ACCRUE_OK;
     ACR_TRY(acr_verifier_open(&x->verifier, x->opt->verifier, x->opt->compute, positions, err));
-    ACR_TRY(acr_extractor_create(&x->extractor, x->verifier, x->opt->compute, x->aux,
-                                 x->shape.n_aux, positions, err));
+    ACR_TRY(
+        acr_extractor_create(&x->extractor, x->verifier, x->aux, x->shape.n_aux, positions, err));
     x->started = acr_seconds(); /* for the rate of what is made from here on */
     for (int64_t i = 0, n = 0; i < x->n; i += n) {
         n = group_size(x, i);

@@ -155,8 +155,8 @@ accrue_status acr_making_open(acr_making *out, const acr_setup *s, accrue_error 
         return ACCRUE_OK;
     ACR_TRY(layers(aux, s, err));
     ACR_TRY(check_files(s, aux, err));
-    ACR_TRY(acr_extractor_create(&out->extractor, s->verifier->verifier, s->verifier->compute, aux,
-                                 s->shape.n_aux, s->shape.total_seq_len + 1, err));
+    ACR_TRY(acr_extractor_create(&out->extractor, s->verifier->verifier, aux, s->shape.n_aux,
+                                 s->shape.total_seq_len + 1, err));
     out->source = (acr_states_source){make, out, s->verifier->path};
 
 cleanup:
