@@ -477,6 +477,23 @@ static void refuses_states_that_are_no_numbers(void **state)
     acr_free(deep);
 }
 
+/* A model is read for its fingerprint once. */
+static void fingerprints_are_kept(void **state)
+{
+    acr_fingerprint f = {.path = verifier}, g = f, none = {.path = "no/such"};
+    uint64_t first = 0, again = 0, other = 0;
+    accrue_error e = {0};
+
+    (void)state;
+    assert_ok(acr_fingerprint_get(&first, &f, &e), &e);
+    write_whole_verifier(verifier, TINY_VOCAB, 8);
+    assert_ok(acr_fingerprint_get(&again, &f, &e), &e);
+    assert_ok(acr_fingerprint_get(&other, &g, &e), &e);
+    assert_true(again == first && other != first);
+    assert_fails(acr_fingerprint_get(&other, &none, &e), ACCRUE_EIO, &e, "no/such", NULL);
+    assert_false(none.known);
+}
+
 static void gives_back_everything_when_memory_ends(void **state)
 {
     const accrue_extract_options o = options();
@@ -519,6 +536,7 @@ int main(void)
         TEST(refuses_rows_and_folders_that_are_in_the_way),
         TEST(waits_for_nobody_who_holds_a_rows_lock),
         TEST(refuses_states_that_are_no_numbers),
+        TEST(fingerprints_are_kept),
         TEST(gives_back_everything_when_memory_ends),
     };
 

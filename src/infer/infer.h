@@ -90,7 +90,11 @@ accrue_status acr_draft_open(acr_draft **out, const char *dir, const char *verif
 void acr_draft_free(acr_draft *d);
 const acr_config *acr_draft_describe(const acr_draft *d);
 const int *acr_draft_slots(const acr_draft *d); /* [n_aux] as acr_verifier_forward takes them */
-void acr_draft_restart(acr_draft *d);           /* another sequence */
+/* Those slots by a draft's configuration, which may leave them to the defaults; `name` begins the
+ * message.  EMISMATCH where a verifier of n_layers has them not. */
+accrue_status acr_draft_layers(int out[ACR_MAX_AUX], const acr_config *c, int n_layers,
+                               const char *name, accrue_error *err);
+void acr_draft_restart(acr_draft *d); /* another sequence */
 /* The next n verified rows, n >= 1: ids [n], states real [n, n_aux, hidden].  Drafted rows are
  * forgotten. */
 accrue_status acr_draft_extend(acr_draft *d, const int64_t *ids, const void *states, int64_t n,
@@ -177,6 +181,14 @@ json_t *acr_hash_json(uint64_t hash);         /* 16 hexadecimal digits; NULL whe
 
 /* Of the configuration, and of name, shape and every number of all tensors. */
 accrue_status acr_model_fingerprint(uint64_t *out, const acr_pretrained *p, accrue_error *err);
+/* The same of the model at a path, which is read whole when it is first asked for; zero beside the
+ * path until then. */
+typedef struct acr_fingerprint {
+    const char *path; /* borrowed */
+    bool known;
+    uint64_t hash;
+} acr_fingerprint;
+accrue_status acr_fingerprint_get(uint64_t *out, acr_fingerprint *f, accrue_error *err);
 /* Chains what says how text is put to the model and taken from it: the bytes of tokenizer.json,
  * tokenizer_config.json, chat_template.jinja and generation_config.json, those that there are. */
 accrue_status acr_chat_fingerprint(uint64_t *hash, const char *dir, accrue_error *err);
@@ -189,12 +201,13 @@ accrue_status acr_settings_compare(const json_t *before, const json_t *now, cons
                                    const char *settings_path, const char *flag, accrue_error *err);
 accrue_status acr_settings_write(const char *path, const json_t *settings, accrue_error *err);
 
-/* Of a folder of hidden states: verifier (a path), layers, and, but for NULL, the dtype. */
+/* Of a folder of hidden states: verifier, layers, and, but for NULL, the dtype. */
 #define ACR_STATES_SETTINGS "extract.json"
-accrue_status acr_states_settings(json_t **out, const char *verifier, const int *aux, int n_aux,
-                                  const accrue_dtype *compute, accrue_error *err);
-/* EMISMATCH where the folder's file has others; *there: it has that file. */
-accrue_status acr_states_settings_check(bool *there, const char *dir, const char *verifier,
+accrue_status acr_states_settings(json_t **out, acr_fingerprint *verifier, const int *aux,
+                                  int n_aux, const accrue_dtype *compute, accrue_error *err);
+/* EMISMATCH where the folder's file has others; *there: it has that file, and only then is the
+ * verifier looked at. */
+accrue_status acr_states_settings_check(bool *there, const char *dir, acr_fingerprint *verifier,
                                         const int *aux, int n_aux, const accrue_dtype *compute,
                                         accrue_error *err);
 

@@ -82,6 +82,23 @@ cleanup:
     return st;
 }
 
+accrue_status acr_fingerprint_get(uint64_t *out, acr_fingerprint *f, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    acr_pretrained *p = NULL;
+
+    if (!f->known) {
+        ACR_TRY(acr_pretrained_open(&p, f->path, err));
+        ACR_TRY(acr_model_fingerprint(&f->hash, p, err));
+        f->known = true;
+    }
+    *out = f->hash;
+
+cleanup:
+    acr_pretrained_close(p);
+    return st;
+}
+
 accrue_status acr_chat_fingerprint(uint64_t *hash, const char *dir, accrue_error *err)
 {
     static const char *const names[] = {"tokenizer.json", "tokenizer_config.json",
@@ -169,18 +186,16 @@ cleanup:
 
 /* Hidden states ---------------------------------------------------------------------------- */
 
-accrue_status acr_states_settings(json_t **out, const char *verifier, const int *aux, int n_aux,
-                                  const accrue_dtype *compute, accrue_error *err)
+accrue_status acr_states_settings(json_t **out, acr_fingerprint *verifier, const int *aux,
+                                  int n_aux, const accrue_dtype *compute, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    acr_pretrained *p = NULL;
     json_t *layers = json_array();
     uint64_t hash = 0;
     bool failed = !layers;
 
     *out = NULL;
-    ACR_TRY(acr_pretrained_open(&p, verifier, err));
-    ACR_TRY(acr_model_fingerprint(&hash, p, err));
+    ACR_TRY(acr_fingerprint_get(&hash, verifier, err));
     for (int i = 0; i < n_aux && !failed; i++)
         failed = json_array_append_new(layers, json_integer(aux[i])) != 0;
     if (!failed)
@@ -196,11 +211,10 @@ accrue_status acr_states_settings(json_t **out, const char *verifier, const int 
 
 cleanup:
     json_decref(layers);
-    acr_pretrained_close(p);
     return st;
 }
 
-accrue_status acr_states_settings_check(bool *there, const char *dir, const char *verifier,
+accrue_status acr_states_settings_check(bool *there, const char *dir, acr_fingerprint *verifier,
                                         const int *aux, int n_aux, const accrue_dtype *compute,
                                         accrue_error *err)
 {
