@@ -2,11 +2,9 @@
  * same or is refused. */
 #include "infer/infer.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { MAX_SETTINGS = 1 << 20, PIECE = 1 << 18 /* numbers that are read at a time */ };
 
@@ -172,13 +170,9 @@ accrue_status acr_settings_write(const char *path, const json_t *settings, accru
         st = acr_enomem(err, strlen(path), "the settings");
         goto cleanup;
     }
-    ACR_TRY(acr_write_file(temporary, text, strlen(text), err));
-    if (rename(temporary, path) != 0)
-        st = acr_fail_errno(err, errno, "cannot rename a file to this name", path);
+    st = acr_replace_file(path, temporary, text, strlen(text), err);
 
 cleanup:
-    if (st && temporary)
-        unlink(temporary);
     acr_free(temporary);
     acr_free(text);
     return st;

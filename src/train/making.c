@@ -113,8 +113,8 @@ static accrue_status make(const void **out, int64_t *n, void *ctx, const acr_row
     return acr_extractor_piece(out, n, m->extractor, r, first, err);
 }
 
-/* The layers that the draft was made for.  Files and what is made for want of others are to be of
- * one kind.  The dtype may differ: it is the draft's too, and both are states of the same layers. */
+/* The layers that the draft was made for.  Files, and what is made for want of others, are to be of
+ * those and of this verifier; the dtype may differ, which is the draft's too. */
 static accrue_status find_layers(int aux[ACR_MAX_AUX], const acr_setup *s, accrue_error *err)
 {
     acr_lent_verifier *v = s->verifier;

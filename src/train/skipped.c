@@ -246,14 +246,9 @@ static accrue_status write_list(const char *path, const char *parent, const text
         goto cleanup;
     }
     ACR_TRY(acr_make_parents(path, err));
-    ACR_TRY(acr_write_file(temporary, t->s, t->used, err));
-    ACR_TRY(acr_sync(temporary, err));
-    if (rename(temporary, path) != 0)
-        st = acr_fail_errno(err, errno, "cannot rename a list to this name", path);
+    st = acr_replace_file(path, temporary, t->s, t->used, err);
 
 cleanup:
-    if (st)
-        unlink(temporary);
     acr_free(temporary);
     return st;
 }
