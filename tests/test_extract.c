@@ -16,13 +16,6 @@ enum { TINY_VOCAB = 96, ROWS = 60 };
 
 static char *verifier, *data, *states;
 
-static void shell(char *command)
-{
-    assert_non_null(command);
-    assert_int_equal(system(command), 0);
-    acr_free(command);
-}
-
 static int prepare(void **state)
 {
     make(state);

@@ -12,13 +12,6 @@
 
 static char *verifier, *data, *output;
 
-static void shell(char *command)
-{
-    assert_non_null(command);
-    assert_int_equal(system(command), 0);
-    acr_free(command);
-}
-
 static const char conversations[] =
     "{\"id\": \"a\", \"messages\": [{\"role\": \"user\", \"content\": \"Why?\"}, {\"role\": "
     "\"assistant\", \"content\": \"old\"}]}\n"

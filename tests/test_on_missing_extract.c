@@ -11,13 +11,6 @@ enum { ROWS = 60 };
 
 static char *verifier, *with, *without; /* data sets with files of states and without */
 
-static void shell(char *command)
-{
-    assert_non_null(command);
-    assert_int_equal(system(command), 0);
-    acr_free(command);
-}
-
 static int prepare(void **state)
 {
     accrue_extract_options o;
