@@ -36,6 +36,15 @@ static inline void write_bytes(const char *path, const void *bytes, size_t n)
     assert_int_equal(acr_write_file(path, bytes, n, NULL), ACCRUE_OK);
 }
 
+/* Runs a command, which it takes over. */
+static inline void shell(char *command)
+{
+    assert_non_null(command);
+    if (system(command) != 0)
+        fail_msg("%s", command);
+    acr_free(command);
+}
+
 static inline void write_text(const char *path, const char *text)
 {
     write_bytes(path, text, strlen(text));

@@ -131,14 +131,6 @@ static inline void assert_same_log(const logbook *a, const logbook *b)
     assert_true(a->n > 0);
 }
 
-static inline void shell(char *command)
-{
-    assert_non_null(command);
-    if (system(command) != 0)
-        fail_msg("%s", command);
-    acr_free(command);
-}
-
 /* The same names, links, targets and bytes. */
 static inline void assert_same_tree(const char *a, const char *b)
 {

@@ -97,7 +97,7 @@ static one_question answer(const acr_verifier *v, int64_t positions, int64_t lim
     const acr_sampling greedy = {.top_p = 1};
     accrue_error e = {0};
 
-    assert_ok(acr_answer_all(v, ACCRUE_F32, &greedy, 2, positions, &ask, &e), &e);
+    assert_ok(acr_answer_all(v, &greedy, 2, positions, &ask, &e), &e);
     return q;
 }
 

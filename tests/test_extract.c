@@ -16,13 +16,6 @@ enum { TINY_VOCAB = 96, ROWS = 60 };
 
 static char *verifier, *data, *states;
 
-static void shell(char *command)
-{
-    assert_non_null(command);
-    assert_int_equal(system(command), 0);
-    acr_free(command);
-}
-
 static int prepare(void **state)
 {
     make(state);
@@ -477,6 +470,23 @@ static void refuses_states_that_are_no_numbers(void **state)
     acr_free(deep);
 }
 
+/* A model is read for its fingerprint once. */
+static void fingerprints_are_kept(void **state)
+{
+    acr_fingerprint f = {.path = verifier}, g = f, none = {.path = "no/such"};
+    uint64_t first = 0, again = 0, other = 0;
+    accrue_error e = {0};
+
+    (void)state;
+    assert_ok(acr_fingerprint_get(&first, &f, &e), &e);
+    write_whole_verifier(verifier, TINY_VOCAB, 8);
+    assert_ok(acr_fingerprint_get(&again, &f, &e), &e);
+    assert_ok(acr_fingerprint_get(&other, &g, &e), &e);
+    assert_true(again == first && other != first);
+    assert_fails(acr_fingerprint_get(&other, &none, &e), ACCRUE_EIO, &e, "no/such", NULL);
+    assert_false(none.known);
+}
+
 static void gives_back_everything_when_memory_ends(void **state)
 {
     const accrue_extract_options o = options();
@@ -519,6 +529,7 @@ int main(void)
         TEST(refuses_rows_and_folders_that_are_in_the_way),
         TEST(waits_for_nobody_who_holds_a_rows_lock),
         TEST(refuses_states_that_are_no_numbers),
+        TEST(fingerprints_are_kept),
         TEST(gives_back_everything_when_memory_ends),
     };
 

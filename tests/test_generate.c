@@ -2,7 +2,7 @@
  * going on, and every message. */
 #include "folder_test.h"
 
-#include "infer/infer.h"
+#include "infer/generate_parts.h"
 #include "whole_verifier.h"
 
 #include <fcntl.h>
@@ -11,13 +11,6 @@
 #include <unistd.h>
 
 static char *verifier, *data, *output;
-
-static void shell(char *command)
-{
-    assert_non_null(command);
-    assert_int_equal(system(command), 0);
-    acr_free(command);
-}
 
 static const char conversations[] =
     "{\"id\": \"a\", \"messages\": [{\"role\": \"user\", \"content\": \"Why?\"}, {\"role\": "
@@ -598,6 +591,7 @@ static void failures_leave_nothing_behind(void **state)
     char *kept = acr_sprintf("%s/kept", folder), *made = acr_sprintf("%s/made", folder);
     char *deep = acr_sprintf("%s/a/b/out.jsonl", made), *in = acr_sprintf("%s/x/o", kept);
     char *settings = acr_sprintf("%s.settings.json", output);
+    acr_answer_file f;
 
     (void)state;
     write_whole_verifier(verifier, 60, 7); /* which has not the prompt's tokens */
@@ -607,6 +601,10 @@ static void failures_leave_nothing_behind(void **state)
     assert_false(acr_exists(made));
     o.output = in;
     assert_fails(accrue_generate(&r, &o, NULL, NULL, &e), ACCRUE_EMISMATCH, &e, "below 60", NULL);
+    acr_fail_allocation(1);
+    assert_fails(acr_answer_file_open(&f, in, NULL, 1, &e), ACCRUE_ENOMEM, &e, NULL);
+    acr_answer_file_tidy(&f);
+    acr_answer_file_close(&f);
     assert_true(acr_exists(kept));
     o.output = output;
     write_text(output, ""); /* somebody's */

@@ -11,13 +11,6 @@ enum { ROWS = 60 };
 
 static char *verifier, *with, *without; /* data sets with files of states and without */
 
-static void shell(char *command)
-{
-    assert_non_null(command);
-    assert_int_equal(system(command), 0);
-    acr_free(command);
-}
-
 static int prepare(void **state)
 {
     accrue_extract_options o;
@@ -271,6 +264,28 @@ static void layers_are_the_drafts(void **state)
     acr_free(c);
 }
 
+/* A draft of a deeper verifier. */
+static void refuses_layers_that_are_not_there(void **state)
+{
+    char *a = out_named("a"), *b = out_named("b");
+    accrue_train_options o = options(without, a);
+    char *first = acr_sprintf("%s/1", a);
+    accrue_error e = {0};
+
+    (void)state;
+    train(o, NULL);
+    shell(acr_sprintf("tr '\\n' ' ' <'%s/config.json' | sed 's/\\(layer_ids\": *\\[\\) *2/\\1 9/' "
+                      ">'%s/new' && mv '%s/new' '%s/config.json'",
+                      first, first, first, first));
+    o = options(without, b);
+    o.from_pretrained = first;
+    assert_fails(accrue_train(&o, NULL, NULL, &e), ACCRUE_EMISMATCH, &e,
+                 "--on-missing extract: the draft: reads the states of layer 9", "0 to 8", NULL);
+    acr_free(first);
+    acr_free(a);
+    acr_free(b);
+}
+
 /* Files of other layers, or of another verifier, are none to mix with what is made. */
 static void refuses_files_of_another_kind(void **state)
 {
@@ -368,11 +383,17 @@ static void gives_back_everything_when_memory_ends(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(trains_to_the_bits_of_files),   TEST(makes_what_is_missing_among_files),
-        TEST(ranks_share_one_verifier),      TEST(a_run_goes_on_to_the_same_bits),
-        TEST(verification_is_that_of_files), TEST(layers_are_the_drafts),
-        TEST(refuses_files_of_another_kind), TEST(needs_the_verifier_whole),
-        TEST(bad_states_are_a_rows_fault),   TEST(gives_back_everything_when_memory_ends),
+        TEST(trains_to_the_bits_of_files),
+        TEST(makes_what_is_missing_among_files),
+        TEST(ranks_share_one_verifier),
+        TEST(a_run_goes_on_to_the_same_bits),
+        TEST(verification_is_that_of_files),
+        TEST(layers_are_the_drafts),
+        TEST(refuses_layers_that_are_not_there),
+        TEST(refuses_files_of_another_kind),
+        TEST(needs_the_verifier_whole),
+        TEST(bad_states_are_a_rows_fault),
+        TEST(gives_back_everything_when_memory_ends),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

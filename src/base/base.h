@@ -157,6 +157,9 @@ accrue_status acr_output_write(acr_output *o, const void *bytes, size_t n, accru
 accrue_status acr_output_close(acr_output *o, accrue_error *err); /* in any case */
 
 accrue_status acr_write_file(const char *path, const void *bytes, size_t n, accrue_error *err);
+/* The same by way of another name on the same disk: what has the file's own name is whole. */
+accrue_status acr_replace_file(const char *path, const char *temporary, const void *bytes, size_t n,
+                               accrue_error *err);
 accrue_status acr_sync(const char *path, accrue_error *err); /* a file or folder, to the disk */
 accrue_status acr_make_parents(const char *path, accrue_error *err); /* the folders above it */
 /* To take that back: how many bytes of the path name folders that are there, and the removal of

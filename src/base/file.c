@@ -37,8 +37,6 @@ bool acr_exists(const char *path)
     return stat(path, &s) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
-enum { LONGEST_PATH = 4096 };
-
 int64_t acr_file_bytes(const char *path)
 {
     struct stat s;
@@ -65,6 +63,8 @@ accrue_status acr_make_parents(const char *name, accrue_error *err)
     acr_free(path);
     return st;
 }
+
+enum { LONGEST_PATH = 4096 };
 
 /* Behind "..", a folder that is there may be named by way of one that is not: all of it counts, as
  * it does of a path that is longer than the system takes. */
@@ -313,4 +313,20 @@ char *acr_json_text(const json_t *value)
     json_decref(again);
     free(dumped);
     return text;
+}
+
+accrue_status acr_replace_file(const char *path, const char *temporary, const void *bytes, size_t n,
+                               accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+
+    ACR_TRY(acr_write_file(temporary, bytes, n, err));
+    ACR_TRY(acr_sync(temporary, err));
+    if (rename(temporary, path) != 0)
+        st = acr_fail_errno(err, errno, "cannot rename a file to this name", path);
+
+cleanup:
+    if (st)
+        unlink(temporary);
+    return st;
 }

@@ -150,8 +150,8 @@ static void *worker(void *arg)
     }
 }
 
-/* Workers are made when first needed.  Those of the process's pool live as long as
- * the process.  A system that refuses one leaves fewer; the work gets done all the same. */
+/* Workers are made when first needed.  Those of the process's pool live as long as the process.  A
+ * system that refuses one leaves fewer; the work gets done all the same. */
 static void need_workers(acr_pool *pool, int wanted)
 {
     pthread_t thread;

@@ -10,8 +10,7 @@ enum { READ_AT_ONCE = 256 /* tokens of prompts in a step */ };
 
 typedef struct place {
     acr_cache *cache;
-    int64_t capacity; /* of it, in tokens */
-    acr_ids ids;      /* prompt and answer so far; the cache has the first acr_cache_tokens */
+    acr_ids ids; /* prompt and answer so far; the cache has the first acr_cache_tokens */
     int64_t prompt, limit;
     uint64_t row;
     int64_t next; /* the token that was drawn last */
@@ -24,7 +23,6 @@ typedef struct answering {
     const acr_verifier_shape *shape;
     const acr_sampling *how;
     const acr_questions *q;
-    acr_dtype real;
     int64_t positions;
     acr_verifier_work *work;
     place *places;
@@ -52,7 +50,7 @@ static void answering_free(answering *a)
 
 static size_t logits_bytes(const answering *a)
 {
-    return (size_t)a->shape->vocab_size * acr_dtype_bytes(a->real);
+    return (size_t)a->shape->vocab_size * acr_dtype_bytes(acr_verifier_real(a->verifier));
 }
 
 static accrue_status answering_open(answering *a, accrue_error *err)
@@ -75,27 +73,6 @@ cleanup:
 }
 
 /* Asking ----------------------------------------------------------------------------------- */
-
-static accrue_status make_cache(const answering *a, place *p, int64_t tokens, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    int64_t capacity = 256;
-
-    if (tokens <= p->capacity)
-        return ACCRUE_OK;
-    while (capacity < tokens)
-        capacity *= 2;
-    capacity = capacity < a->positions ? capacity : a->positions;
-    acr_cache_free(p->cache);
-    p->cache = NULL;
-    p->capacity = 0;
-    p->ids.n = 0;
-    ACR_TRY(acr_cache_create(&p->cache, a->verifier, capacity, err));
-    p->capacity = capacity;
-
-cleanup:
-    return st;
-}
 
 /* How many of the prompt's first tokens the cache has already; the last one is always read, for
  * its logits. */
@@ -126,7 +103,7 @@ static accrue_status begin(const answering *a, place *p, const acr_prompt *promp
                             (long long)prompt->ids[i], (long long)a->shape->vocab_size);
     if (limit < 1)
         return ACCRUE_OK;
-    ACR_TRY(make_cache(a, p, prompt->n + limit, err));
+    ACR_TRY(acr_cache_reserve(&p->cache, a->verifier, prompt->n + limit, a->positions, err));
     acr_cache_cut(p->cache, known_tokens(p, prompt));
     p->ids.n = 0;
     for (int64_t i = 0; i < prompt->n; i++)
@@ -199,18 +176,13 @@ static void draw(int64_t i, void *ctx)
     place *p = &a->places[a->of[i]];
 
     if (a->sequences[i].n_logits)
-        p->next = acr_sample(p->sampler, a->how, a->real, a->sequences[i].logits, p->row,
-                             (uint64_t)p->ids.n);
+        p->next = acr_sample(p->sampler, a->how, acr_verifier_real(a->verifier),
+                             a->sequences[i].logits, p->row, (uint64_t)p->ids.n);
 }
 
 static bool ends_answer(const answering *a, int64_t id)
 {
-    if (id == a->q->end)
-        return id >= 0;
-    for (int i = 0; i < a->shape->n_eos; i++)
-        if (a->shape->eos[i] == id)
-            return true;
-    return false;
+    return id >= 0 && (id == a->q->end || acr_verifier_ends(a->verifier, id));
 }
 
 static accrue_status take(answering *a, int i, accrue_error *err)
@@ -254,9 +226,8 @@ cleanup:
     return st;
 }
 
-accrue_status acr_answer_all(const acr_verifier *v, accrue_dtype compute, const acr_sampling *how,
-                             int batch, int64_t positions, const acr_questions *q,
-                             accrue_error *err)
+accrue_status acr_answer_all(const acr_verifier *v, const acr_sampling *how, int batch,
+                             int64_t positions, const acr_questions *q, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     int64_t tokens = 0;
@@ -264,7 +235,6 @@ accrue_status acr_answer_all(const acr_verifier *v, accrue_dtype compute, const 
                    .shape = acr_verifier_describe(v),
                    .how = how,
                    .q = q,
-                   .real = acr_real_of(compute),
                    .positions = positions,
                    .n = batch};
 

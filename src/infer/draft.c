@@ -256,11 +256,6 @@ const acr_config *acr_draft_describe(const acr_draft *d)
     return &d->m->config;
 }
 
-acr_dtype acr_draft_real(const acr_draft *d)
-{
-    return d->m->real;
-}
-
 const int *acr_draft_slots(const acr_draft *d)
 {
     return d->slots;

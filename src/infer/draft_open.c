@@ -150,27 +150,24 @@ static accrue_status check_sizes(const acr_config *c, const char *dir, const acr
     return ACCRUE_OK;
 }
 
-/* The verifier's layers whose input the draft reads. */
-static accrue_status read_slots(acr_draft *d, const char *dir, int n_layers, accrue_error *err)
+accrue_status acr_draft_layers(int out[ACR_MAX_AUX], const acr_config *c, int n_layers,
+                               const char *name, accrue_error *err)
 {
-    const acr_config *c = &d->m->config;
-    const json_t *ids = json_object_get(c->json, "eagle_aux_hidden_state_layer_ids");
+    const char key[] = "eagle_aux_hidden_state_layer_ids";
+    const json_t *ids = json_object_get(c->json, key);
     const int defaults[] = {2, n_layers / 2, n_layers - 3};
 
     for (int i = 0; i < c->n_aux; i++) {
         const json_t *id = json_array_get(ids, (size_t)i);
         const json_int_t given = id ? json_integer_value(id) : defaults[i % ACR_COUNT(defaults)];
         if (id && !json_is_integer(id))
-            return acr_fail(
-                err, ACCRUE_EFORMAT,
-                "%s/config.json: entry %d of \"eagle_aux_hidden_state_layer_ids\" is no "
-                "integer",
-                dir, i);
+            return acr_fail(err, ACCRUE_EFORMAT, "%s: entry %d of \"%s\" is no integer", name, i,
+                            key);
         if (given < 0 || given > n_layers)
             return acr_fail(err, ACCRUE_EMISMATCH,
                             "%s: reads the states of layer %lld, the verifier has layers 0 to %d",
-                            dir, (long long)given, n_layers);
-        d->slots[i] = (int)given;
+                            name, (long long)given, n_layers);
+        out[i] = (int)given;
     }
     return ACCRUE_OK;
 }
@@ -303,7 +300,7 @@ accrue_status acr_draft_open(acr_draft **out, const char *dir, const char *verif
     loading = w;
     w = NULL; /* the model's from here on */
     ACR_TRY(acr_model_load(d->m, loading, dir, err));
-    ACR_TRY(read_slots(d, dir, of_verifier->n_layers, err));
+    ACR_TRY(acr_draft_layers(d->slots, &d->m->config, of_verifier->n_layers, dir, err));
     ACR_TRY(borrow_tables(d, verifier, err));
     ACR_TRY(pack_weights(d, err));
     ACR_TRY(make_buffers(d, err));

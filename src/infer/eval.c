@@ -98,13 +98,12 @@ static int64_t prompt_tokens(const acr_prompts *p, int64_t i)
     return p->begin.at[i + 1] - p->begin.at[i];
 }
 
-/* Every prompt and its answer have to fit the verifier; *positions is the longest of them. */
-static accrue_status fit_prompts(int64_t *positions, const eval *x, accrue_error *err)
+/* Every prompt and its answer have to fit the verifier. */
+static accrue_status check_prompts(const eval *x, accrue_error *err)
 {
     const acr_verifier_shape *v = acr_verifier_describe(x->verifier);
     const acr_prompts *p = &x->prompts;
 
-    *positions = 0;
     for (int64_t i = 0; i < p->n; i++) {
         const int64_t n = prompt_tokens(p, i) + x->opt->max_new_tokens;
         if (n > v->max_positions)
@@ -114,7 +113,6 @@ static accrue_status fit_prompts(int64_t *positions, const eval *x, accrue_error
                             x->opt->prompts, (long long)p->row.at[i],
                             (long long)prompt_tokens(p, i), (long long)x->opt->max_new_tokens,
                             (long long)v->max_positions);
-        *positions = n > *positions ? n : *positions;
         for (int64_t j = p->begin.at[i]; j < p->begin.at[i + 1]; j++)
             if (p->ids.at[j] < 0 || p->ids.at[j] >= v->vocab_size)
                 return acr_fail(err, ACCRUE_EMISMATCH,
@@ -147,7 +145,7 @@ static accrue_status open_models(eval *x, accrue_error *err)
     positions += o->max_new_tokens;
     ACR_TRY(acr_verifier_open(&x->verifier, x->verifier_path, o->compute,
                               positions + o->num_speculative_tokens + 1, err));
-    ACR_TRY(fit_prompts(&positions, x, err));
+    ACR_TRY(check_prompts(x, err));
     ACR_TRY(acr_draft_open(&x->draft, o->checkpoint, x->verifier_path,
                            acr_verifier_describe(x->verifier), o->compute, positions, err));
     ACR_TRY(acr_decoder_create(&x->decoder, x->verifier, x->draft, o->num_speculative_tokens,

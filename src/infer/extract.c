@@ -33,6 +33,7 @@ typedef struct extraction {
     bool wrote_settings;
     acr_dataset *data;
     acr_batch_shape shape;
+    acr_fingerprint fingerprint; /* the verifier's */
     int aux[ACR_MAX_AUX];
     int64_t longest;
     int64_t *rows; /* [n] to be made */
@@ -169,7 +170,7 @@ static accrue_status write_settings(extraction *x, accrue_error *err)
 
     if (!path)
         return acr_enomem(err, strlen(x->dir), "a path");
-    ACR_TRY(acr_states_settings(&settings, x->opt->verifier, x->aux, x->shape.n_aux,
+    ACR_TRY(acr_states_settings(&settings, &x->fingerprint, x->aux, x->shape.n_aux,
                                 &x->opt->compute, err));
     ACR_TRY(acr_settings_write(path, settings, err));
     x->has_settings = x->wrote_settings = true;
@@ -378,8 +379,8 @@ static accrue_status make_all(extraction *x, accrue_error *err)
     if (!x->n)
         return ACCRUE_OK;
     ACR_TRY(acr_verifier_open(&x->verifier, x->opt->verifier, x->opt->compute, positions, err));
-    ACR_TRY(acr_extractor_create(&x->extractor, x->verifier, x->opt->compute, x->aux,
-                                 x->shape.n_aux, positions, err));
+    ACR_TRY(
+        acr_extractor_create(&x->extractor, x->verifier, x->aux, x->shape.n_aux, positions, err));
     x->started = acr_seconds(); /* for the rate of what is made from here on */
     for (int64_t i = 0, n = 0; i < x->n; i += n) {
         n = group_size(x, i);
@@ -400,11 +401,12 @@ accrue_status accrue_extract(accrue_extract_report *out, const accrue_extract_op
     memset(out, 0, sizeof *out);
     ACR_TRY(check_options(opt, err));
     x.started = acr_seconds();
+    x.fingerprint.path = opt->verifier;
     ACR_TRY(acr_dataset_open(&x.data, opt->data_path, err));
     ACR_TRY(read_shape(&x, err));
     ACR_TRY(check_rows(&x, err));
     ACR_TRY(open_folder(&x, err));
-    ACR_TRY(acr_states_settings_check(&x.has_settings, x.dir, opt->verifier, x.aux, x.shape.n_aux,
+    ACR_TRY(acr_states_settings_check(&x.has_settings, x.dir, &x.fingerprint, x.aux, x.shape.n_aux,
                                       &opt->compute, err));
     ACR_TRY(find_missing(&x, err));
     ACR_TRY(check_room(&x, err));

@@ -18,7 +18,6 @@ struct acr_extractor {
     uint16_t *states; /* BF16 [room, n_slots, hidden_size] */
     int64_t room;
     acr_cache *cache[ACR_EXTRACT_ROWS];
-    int64_t capacity[ACR_EXTRACT_ROWS]; /* tokens */
 };
 
 static size_t width(const acr_extractor *e)
@@ -47,28 +46,15 @@ static accrue_status need_room(acr_extractor *e, int64_t tokens, accrue_error *e
 /* The cache of place i, empty, with room for a row's tokens. */
 static accrue_status need_cache(acr_extractor *e, int i, int64_t tokens, accrue_error *err)
 {
-    accrue_status st = ACCRUE_OK;
-    int64_t capacity = e->capacity[i] ? e->capacity[i] : 64;
+    accrue_status st = acr_cache_reserve(&e->cache[i], e->verifier, tokens, e->most, err);
 
-    if (tokens <= e->capacity[i]) {
+    if (!st)
         acr_cache_cut(e->cache[i], 0);
-        return ACCRUE_OK;
-    }
-    while (capacity < tokens)
-        capacity *= 2;
-    capacity = capacity < e->most ? capacity : e->most;
-    acr_cache_free(e->cache[i]);
-    e->cache[i] = NULL;
-    e->capacity[i] = 0;
-    ACR_TRY(acr_cache_create(&e->cache[i], e->verifier, capacity, err));
-    e->capacity[i] = capacity;
-
-cleanup:
     return st;
 }
 
-accrue_status acr_extractor_create(acr_extractor **out, const acr_verifier *v, accrue_dtype compute,
-                                   const int *aux, int n_aux, int64_t most, accrue_error *err)
+accrue_status acr_extractor_create(acr_extractor **out, const acr_verifier *v, const int *aux,
+                                   int n_aux, int64_t most, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     acr_extractor *e = NULL;
@@ -82,7 +68,7 @@ accrue_status acr_extractor_create(acr_extractor **out, const acr_verifier *v, a
     if (!e)
         return acr_enomem(err, sizeof *e, "hidden states");
     e->verifier = v;
-    e->real = acr_real_of(compute);
+    e->real = acr_verifier_real(v);
     e->hidden_size = acr_verifier_describe(v)->hidden_size;
     e->most = most;
     e->n_slots = n_aux + 1;

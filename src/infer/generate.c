@@ -428,8 +428,7 @@ accrue_status accrue_generate(accrue_generate_report *out, const accrue_generate
     ACR_TRY(acr_verifier_open(&g.verifier, opt->verifier, opt->compute, g.positions, err));
     q.end = g.chat.end;
     g.started = acr_seconds(); /* for the rate of what is made from here on */
-    ACR_TRY(acr_answer_all(g.verifier, opt->compute, &g.sampling, opt->batch_size, g.positions, &q,
-                           err));
+    ACR_TRY(acr_answer_all(g.verifier, &g.sampling, opt->batch_size, g.positions, &q, err));
     ACR_TRY(tell(&g, err));
 
 cleanup:

@@ -116,11 +116,10 @@ accrue_status acr_answer_file_open(acr_answer_file *f, const char *path, const j
 {
     accrue_status st = ACCRUE_OK;
 
-    *f = (acr_answer_file){.path = path, .fd = -1, .rows = rows};
+    *f = (acr_answer_file){.path = path, .there = acr_parents_there(path), .fd = -1, .rows = rows};
     f->waiting = acr_calloc((size_t)rows + 1, sizeof *f->waiting);
     if (!f->waiting)
         return acr_enomem(err, (size_t)rows * sizeof *f->waiting, "the rows");
-    f->there = acr_parents_there(path);
     ACR_TRY(acr_make_parents(path, err));
     ACR_TRY(open_locked(f, err));
     ACR_TRY(find_lines(f, err));

@@ -32,12 +32,18 @@ accrue_status acr_verifier_open(acr_verifier **out, const char *path, accrue_dty
                                 int64_t positions, accrue_error *err);
 void acr_verifier_free(acr_verifier *v);
 const acr_verifier_shape *acr_verifier_describe(const acr_verifier *v);
-size_t acr_verifier_bytes(const acr_verifier *v); /* of its weights in memory */
+bool acr_verifier_ends(const acr_verifier *v, int64_t id); /* whether this token ends an answer */
+acr_dtype acr_verifier_real(const acr_verifier *v);        /* F32, or F64 for f64 compute */
+size_t acr_verifier_bytes(const acr_verifier *v);          /* of its weights in memory */
 
 /* Keys and values of one sequence.  Rows that were cut off are overwritten by what comes next. */
 typedef struct acr_cache acr_cache;
 accrue_status acr_cache_create(acr_cache **out, const acr_verifier *v, int64_t capacity,
                                accrue_error *err);
+/* Room for so many tokens: *c (NULL: none yet) stays as it is where it has that, else an empty one,
+ * large enough for some more but no larger than `most`, takes its place; NULL after a failure. */
+accrue_status acr_cache_reserve(acr_cache **c, const acr_verifier *v, int64_t tokens, int64_t most,
+                                accrue_error *err);
 void acr_cache_free(acr_cache *c);
 int64_t acr_cache_tokens(const acr_cache *c);
 size_t acr_cache_bytes(const acr_cache *c);
@@ -83,9 +89,12 @@ accrue_status acr_draft_open(acr_draft **out, const char *dir, const char *verif
                              int64_t positions, accrue_error *err);
 void acr_draft_free(acr_draft *d);
 const acr_config *acr_draft_describe(const acr_draft *d);
-acr_dtype acr_draft_real(const acr_draft *d);   /* F32, or F64 for f64 compute */
 const int *acr_draft_slots(const acr_draft *d); /* [n_aux] as acr_verifier_forward takes them */
-void acr_draft_restart(acr_draft *d);           /* another sequence */
+/* Those slots by a draft's configuration, which may leave them to the defaults; `name` begins the
+ * message.  EMISMATCH where a verifier of n_layers has them not. */
+accrue_status acr_draft_layers(int out[ACR_MAX_AUX], const acr_config *c, int n_layers,
+                               const char *name, accrue_error *err);
+void acr_draft_restart(acr_draft *d); /* another sequence */
 /* The next n verified rows, n >= 1: ids [n], states real [n, n_aux, hidden].  Drafted rows are
  * forgotten. */
 accrue_status acr_draft_extend(acr_draft *d, const int64_t *ids, const void *states, int64_t n,
@@ -114,7 +123,8 @@ typedef accrue_status (*acr_forward_fn)(acr_verifier_work *w, const acr_sequence
  * lowest id, up to a token that ends an answer, which belongs to it, or to `limit` tokens. */
 typedef struct acr_decoder acr_decoder;
 /* `k` tokens are drafted a round, 1 to ACCRUE_MAX_TTT_STEPS; `positions` bounds prompt and answer
- * together.  Verifier and draft are borrowed; the draft has room for as many positions. */
+ * together.  Verifier and draft are borrowed and of one compute dtype; the draft has room for as
+ * many positions. */
 accrue_status acr_decoder_create(acr_decoder **out, const acr_verifier *v, acr_draft *draft, int k,
                                  int64_t positions, acr_forward_fn forward, accrue_error *err);
 void acr_decoder_free(acr_decoder *d);
@@ -150,11 +160,10 @@ accrue_status acr_eval(accrue_eval_report *out, const accrue_eval_options *opt,
 /* Makes the states that a draft is trained on, as hs_<row>.safetensors holds them.  Of a token they
  * are the same bits however its row is cut into pieces and whatever rows are made beside it. */
 typedef struct acr_extractor acr_extractor;
-/* For rows of which `most` tokens at most are wanted, with the dtype of the verifier, which is
- * borrowed.  Slots 0 to n_aux - 1 are the streams that enter those layers, the last one is behind
- * the last layer. */
-accrue_status acr_extractor_create(acr_extractor **out, const acr_verifier *v, accrue_dtype compute,
-                                   const int *aux, int n_aux, int64_t most, accrue_error *err);
+/* For rows of which `most` tokens at most are wanted; the verifier is borrowed.  Slots 0 to
+ * n_aux - 1 are the streams that enter those layers, the last one is behind the last layer. */
+accrue_status acr_extractor_create(acr_extractor **out, const acr_verifier *v, const int *aux,
+                                   int n_aux, int64_t most, accrue_error *err);
 void acr_extractor_free(acr_extractor *e);
 /* BF16 [*n, n_aux + 1, hidden_size] of the row's next tokens from `first` on, which is 0 or where
  * the piece before ended; valid until the next call. */
@@ -172,6 +181,14 @@ json_t *acr_hash_json(uint64_t hash);         /* 16 hexadecimal digits; NULL whe
 
 /* Of the configuration, and of name, shape and every number of all tensors. */
 accrue_status acr_model_fingerprint(uint64_t *out, const acr_pretrained *p, accrue_error *err);
+/* The same of the model at a path, which is read whole when it is first asked for; zero beside the
+ * path until then. */
+typedef struct acr_fingerprint {
+    const char *path; /* borrowed */
+    bool known;
+    uint64_t hash;
+} acr_fingerprint;
+accrue_status acr_fingerprint_get(uint64_t *out, acr_fingerprint *f, accrue_error *err);
 /* Chains what says how text is put to the model and taken from it: the bytes of tokenizer.json,
  * tokenizer_config.json, chat_template.jinja and generation_config.json, those that there are. */
 accrue_status acr_chat_fingerprint(uint64_t *hash, const char *dir, accrue_error *err);
@@ -184,12 +201,13 @@ accrue_status acr_settings_compare(const json_t *before, const json_t *now, cons
                                    const char *settings_path, const char *flag, accrue_error *err);
 accrue_status acr_settings_write(const char *path, const json_t *settings, accrue_error *err);
 
-/* Of a folder of hidden states: verifier (a path), layers, and, but for NULL, the dtype. */
+/* Of a folder of hidden states: verifier, layers, and, but for NULL, the dtype. */
 #define ACR_STATES_SETTINGS "extract.json"
-accrue_status acr_states_settings(json_t **out, const char *verifier, const int *aux, int n_aux,
-                                  const accrue_dtype *compute, accrue_error *err);
-/* EMISMATCH where the folder's file has others; *there: it has that file. */
-accrue_status acr_states_settings_check(bool *there, const char *dir, const char *verifier,
+accrue_status acr_states_settings(json_t **out, acr_fingerprint *verifier, const int *aux,
+                                  int n_aux, const accrue_dtype *compute, accrue_error *err);
+/* EMISMATCH where the folder's file has others; *there: it has that file, and only then is the
+ * verifier looked at. */
+accrue_status acr_states_settings_check(bool *there, const char *dir, acr_fingerprint *verifier,
                                         const int *aux, int n_aux, const accrue_dtype *compute,
                                         accrue_error *err);
 
@@ -246,10 +264,8 @@ typedef struct acr_questions {
 
 /* Answers all prompts, up to `batch` at a time: a place that is free is asked for at once.  Answers
  * depend on model, sampling, prompt and row alone.  `positions` bounds prompt and answer together;
- * the verifier, of dtype `compute`, has room for as many.  ENUMERIC, naming the row, where logits
- * are not finite. */
-accrue_status acr_answer_all(const acr_verifier *v, accrue_dtype compute, const acr_sampling *how,
-                             int batch, int64_t positions, const acr_questions *q,
-                             accrue_error *err);
+ * the verifier has room for as many.  ENUMERIC, naming the row, where logits are not finite. */
+accrue_status acr_answer_all(const acr_verifier *v, const acr_sampling *how, int batch,
+                             int64_t positions, const acr_questions *q, accrue_error *err);
 
 #endif

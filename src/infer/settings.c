@@ -2,11 +2,9 @@
  * same or is refused. */
 #include "infer/infer.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { MAX_SETTINGS = 1 << 20, PIECE = 1 << 18 /* numbers that are read at a time */ };
 
@@ -79,6 +77,23 @@ accrue_status acr_model_fingerprint(uint64_t *out, const acr_pretrained *p, accr
 cleanup:
     acr_free(piece);
     acr_free(config);
+    return st;
+}
+
+accrue_status acr_fingerprint_get(uint64_t *out, acr_fingerprint *f, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    acr_pretrained *p = NULL;
+
+    if (!f->known) {
+        ACR_TRY(acr_pretrained_open(&p, f->path, err));
+        ACR_TRY(acr_model_fingerprint(&f->hash, p, err));
+        f->known = true;
+    }
+    *out = f->hash;
+
+cleanup:
+    acr_pretrained_close(p);
     return st;
 }
 
@@ -155,13 +170,9 @@ accrue_status acr_settings_write(const char *path, const json_t *settings, accru
         st = acr_enomem(err, strlen(path), "the settings");
         goto cleanup;
     }
-    ACR_TRY(acr_write_file(temporary, text, strlen(text), err));
-    if (rename(temporary, path) != 0)
-        st = acr_fail_errno(err, errno, "cannot rename a file to this name", path);
+    st = acr_replace_file(path, temporary, text, strlen(text), err);
 
 cleanup:
-    if (st && temporary)
-        unlink(temporary);
     acr_free(temporary);
     acr_free(text);
     return st;
@@ -169,18 +180,16 @@ cleanup:
 
 /* Hidden states ---------------------------------------------------------------------------- */
 
-accrue_status acr_states_settings(json_t **out, const char *verifier, const int *aux, int n_aux,
-                                  const accrue_dtype *compute, accrue_error *err)
+accrue_status acr_states_settings(json_t **out, acr_fingerprint *verifier, const int *aux,
+                                  int n_aux, const accrue_dtype *compute, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    acr_pretrained *p = NULL;
     json_t *layers = json_array();
     uint64_t hash = 0;
     bool failed = !layers;
 
     *out = NULL;
-    ACR_TRY(acr_pretrained_open(&p, verifier, err));
-    ACR_TRY(acr_model_fingerprint(&hash, p, err));
+    ACR_TRY(acr_fingerprint_get(&hash, verifier, err));
     for (int i = 0; i < n_aux && !failed; i++)
         failed = json_array_append_new(layers, json_integer(aux[i])) != 0;
     if (!failed)
@@ -196,11 +205,10 @@ accrue_status acr_states_settings(json_t **out, const char *verifier, const int 
 
 cleanup:
     json_decref(layers);
-    acr_pretrained_close(p);
     return st;
 }
 
-accrue_status acr_states_settings_check(bool *there, const char *dir, const char *verifier,
+accrue_status acr_states_settings_check(bool *there, const char *dir, acr_fingerprint *verifier,
                                         const int *aux, int n_aux, const accrue_dtype *compute,
                                         accrue_error *err)
 {

@@ -16,7 +16,6 @@ struct acr_decoder {
     acr_draft *draft;
     acr_forward_fn forward;
     const acr_backend *b;
-    acr_dtype real;
     int k;
     int64_t positions;
     acr_verifier_work *work;
@@ -32,19 +31,11 @@ typedef struct answer {
     bool ended;
 } answer;
 
-static bool ends_answer(const acr_verifier_shape *v, int64_t id)
-{
-    for (int i = 0; i < v->n_eos; i++)
-        if (v->eos[i] == id)
-            return true;
-    return false;
-}
-
 static accrue_status say(answer *a, const acr_decoder *d, int64_t id, accrue_error *err)
 {
     accrue_status st = acr_ids_add(a->out, id, err);
 
-    a->ended = ends_answer(acr_verifier_describe(d->v), id) || a->out->n - a->begin >= a->limit;
+    a->ended = acr_verifier_ends(d->v, id) || a->out->n - a->begin >= a->limit;
     return st;
 }
 
@@ -63,7 +54,7 @@ static accrue_status pass_tokens(acr_decoder *d, const int64_t *ids, int64_t n, 
                             .logits = n_says ? d->logits : NULL};
 
     ACR_TRY(d->forward(d->work, &s, 1, n_slots ? acr_draft_slots(d->draft) : NULL, n_slots, err));
-    if (acr_find_nonfinite(d->real, d->logits, n_says * v->vocab_size) >= 0) {
+    if (acr_find_nonfinite(d->b->real, d->logits, n_says * v->vocab_size) >= 0) {
         st = acr_fail(err, ACCRUE_ENUMERIC, "verifier: a logit behind token %lld is not finite",
                       (long long)acr_cache_tokens(d->cache));
         goto cleanup;
@@ -222,8 +213,7 @@ accrue_status acr_decoder_create(acr_decoder **out, const acr_verifier *v, acr_d
     if (!d)
         return acr_enomem(err, sizeof *d, "the decoder");
     *d = (acr_decoder){.v = v, .draft = draft, .forward = forward, .k = k, .positions = positions};
-    d->real = acr_draft_real(draft);
-    d->b = acr_backend_for(d->real);
+    d->b = acr_backend_for(acr_verifier_real(v));
     states = (size_t)c->n_aux * (size_t)c->hidden_size * d->b->real_bytes;
     logits = (size_t)shape->vocab_size * d->b->real_bytes;
     d->states = acr_calloc(PASS, states);

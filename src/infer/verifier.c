@@ -298,7 +298,6 @@ accrue_status acr_verifier_open(acr_verifier **out, const char *path, accrue_dty
                       (long long)positions, INT32_MAX);
         goto cleanup;
     }
-    v->compute = compute;
     v->be = acr_backend_for(acr_real_of(compute));
     v->stored = compute == ACCRUE_BF16 ? ACR_DTYPE_BF16 : v->be->real;
     v->positions = positions;
@@ -334,6 +333,19 @@ void acr_verifier_free(acr_verifier *v)
 const acr_verifier_shape *acr_verifier_describe(const acr_verifier *v)
 {
     return &v->shape;
+}
+
+bool acr_verifier_ends(const acr_verifier *v, int64_t id)
+{
+    for (int i = 0; i < v->shape.n_eos; i++)
+        if (v->shape.eos[i] == id)
+            return true;
+    return false;
+}
+
+acr_dtype acr_verifier_real(const acr_verifier *v)
+{
+    return v->be->real;
 }
 
 size_t acr_verifier_bytes(const acr_verifier *v)

@@ -59,6 +59,19 @@ accrue_status acr_cache_create(acr_cache **out, const acr_verifier *v, int64_t c
     return ACCRUE_OK;
 }
 
+accrue_status acr_cache_reserve(acr_cache **c, const acr_verifier *v, int64_t tokens, int64_t most,
+                                accrue_error *err)
+{
+    int64_t capacity = ACR_KV_TILE;
+
+    if (*c && tokens <= (*c)->capacity)
+        return ACCRUE_OK;
+    while (capacity < tokens)
+        capacity *= 2;
+    acr_cache_free(*c);
+    return acr_cache_create(c, v, capacity < most ? capacity : most, err);
+}
+
 void acr_cache_free(acr_cache *c)
 {
     if (!c)

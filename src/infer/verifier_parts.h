@@ -15,7 +15,6 @@ struct acr_verifier {
     acr_verifier_shape shape;
     acr_kv_heads heads;
     const acr_backend *be;
-    accrue_dtype compute;
     acr_dtype stored; /* of matrices: BF16, F32 or F64 */
     int64_t positions;
     acr_verifier_layer *layers;

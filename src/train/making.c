@@ -1,7 +1,8 @@
 /* making.c - states that no file holds, made by the verifier when a loader asks for them.
  *
  * Weights are read once for all ranks that are threads of the process: whoever asks while somebody
- * has the same verifier gets that one.  What an extractor has beside them is each loader's own. */
+ * has the same verifier gets that one, and its fingerprint.  What an extractor has beside them is
+ * each loader's own. */
 #include "train/train.h"
 
 #include <string.h>
@@ -12,11 +13,12 @@ struct acr_lent_verifier {
     accrue_dtype compute;
     int64_t positions;
     acr_verifier *verifier;
+    acr_fingerprint fingerprint; /* under the lock, too */
     int borrowers;
 };
 
 static struct {
-    pthread_mutex_t lock; /* held while one is opened: the others wait for that one */
+    pthread_mutex_t lock; /* held while one is read: the others wait for that one */
     acr_lent_verifier *first;
 } lent = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -51,6 +53,7 @@ static accrue_status open_one(acr_lent_verifier **out, const char *path, accrue_
         st = acr_enomem(err, sizeof *v, "a verifier");
         goto cleanup;
     }
+    v->fingerprint.path = v->path;
     v->compute = compute;
     v->positions = positions;
     st = acr_verifier_open(&v->verifier, path, compute, positions, &why);
@@ -110,38 +113,22 @@ static accrue_status make(const void **out, int64_t *n, void *ctx, const acr_row
     return acr_extractor_piece(out, n, m->extractor, r, first, err);
 }
 
-/* The layers that the draft was made for; a checkpoint that says nothing has the defaults. */
-static accrue_status layers(int out[ACR_MAX_AUX], const acr_setup *s, accrue_error *err)
+/* The layers that the draft was made for.  Files, and what is made for want of others, are to be of
+ * those and of this verifier; the dtype may differ, which is the draft's too. */
+static accrue_status find_layers(int aux[ACR_MAX_AUX], const acr_setup *s, accrue_error *err)
 {
-    const char key[] = "eagle_aux_hidden_state_layer_ids";
-    const json_t *ids = json_object_get(s->model->config.json, key);
-    const acr_verifier_shape *v = acr_verifier_describe(s->verifier->verifier);
-    const int defaults[] = {2, v->n_layers / 2, v->n_layers - 3};
-    const bool given = json_is_array(ids);
-
-    for (int i = 0; i < s->shape.n_aux; i++) {
-        const json_t *id = given ? json_array_get(ids, (size_t)i) : NULL;
-        int64_t layer = given ? json_is_integer(id) ? json_integer_value(id) : -1 : defaults[i];
-        if (layer < 0 || layer > v->n_layers)
-            return acr_fail(err, ACCRUE_EMISMATCH,
-                            "--on-missing extract: \"%s\" of the draft names layer %lld, %s has "
-                            "0 to %d",
-                            key, (long long)layer, s->verifier->path, v->n_layers);
-        out[i] = (int)layer;
-    }
-    return ACCRUE_OK;
-}
-
-/* Files and what is made for want of others are to be of one kind.  The dtype may differ: it is the
- * draft's too, and both are states of the same layers. */
-static accrue_status check_files(const acr_setup *s, const int *aux, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
+    acr_lent_verifier *v = s->verifier;
     accrue_error why = {0};
     bool there = false;
+    accrue_status st = acr_draft_layers(
+        aux, &s->model->config, acr_verifier_describe(v->verifier)->n_layers, "the draft", &why);
 
-    st = acr_states_settings_check(&there, s->states_dir, s->verifier->path, aux, s->shape.n_aux,
-                                   NULL, &why);
+    if (!st) {
+        pthread_mutex_lock(&lent.lock);
+        st = acr_states_settings_check(&there, s->states_dir, &v->fingerprint, aux, s->shape.n_aux,
+                                       NULL, &why);
+        pthread_mutex_unlock(&lent.lock);
+    }
     return st ? acr_fail(err, st, "--on-missing extract: %s", why.message) : ACCRUE_OK;
 }
 
@@ -153,10 +140,9 @@ accrue_status acr_making_open(acr_making *out, const acr_setup *s, accrue_error 
     memset(out, 0, sizeof *out);
     if (!s->verifier)
         return ACCRUE_OK;
-    ACR_TRY(layers(aux, s, err));
-    ACR_TRY(check_files(s, aux, err));
-    ACR_TRY(acr_extractor_create(&out->extractor, s->verifier->verifier, s->verifier->compute, aux,
-                                 s->shape.n_aux, s->shape.total_seq_len + 1, err));
+    ACR_TRY(find_layers(aux, s, err));
+    ACR_TRY(acr_extractor_create(&out->extractor, s->verifier->verifier, aux, s->shape.n_aux,
+                                 s->shape.total_seq_len + 1, err));
     out->source = (acr_states_source){make, out, s->verifier->path};
 
 cleanup:

@@ -77,11 +77,15 @@ cleanup:
 }
 
 /* A folder that was unmounted may be there and empty. */
-static accrue_status need_folder(const char *states_dir, accrue_error *err)
+static accrue_status need_folder(const acr_sweep *sweep, accrue_error *err)
 {
-    DIR *d = opendir(states_dir);
+    const char *states_dir = sweep->states_dir;
+    DIR *d = NULL;
     const struct dirent *entry = NULL;
 
+    if (sweep->makes_missing) /* then it need not be there */
+        return ACCRUE_OK;
+    d = opendir(states_dir);
     if (!d)
         return acr_fail_errno(err, errno, "the folder of hidden states cannot be read", states_dir);
     do {
@@ -112,16 +116,14 @@ static accrue_status look_again(accrue_fault *f, const acr_sweep *sweep, accrue_
 
     if (f->kind != ACCRUE_FAULT_MISSING && f->kind != ACCRUE_FAULT_UNREADABLE)
         return ACCRUE_OK;
-    if (!sweep->makes_missing)
-        ACR_TRY(need_folder(sweep->states_dir, err));
+    ACR_TRY(need_folder(sweep, err));
     if (acr_states_exist(sweep->states_dir, f->row, NULL, &now)) {
         now.kind = 0;
         one.data_alone = false;
         if (f->kind == ACCRUE_FAULT_UNREADABLE)
             ACR_TRY(acr_sweep_rows(&one, &f->row, 1, take_fault, &now, err));
     }
-    if (!sweep->makes_missing)
-        ACR_TRY(need_folder(sweep->states_dir, err));
+    ACR_TRY(need_folder(sweep, err));
     if (now.kind && !(now.kind == ACCRUE_FAULT_MISSING && sweep->makes_missing))
         *f = now;
     else
@@ -244,14 +246,9 @@ static accrue_status write_list(const char *path, const char *parent, const text
         goto cleanup;
     }
     ACR_TRY(acr_make_parents(path, err));
-    ACR_TRY(acr_write_file(temporary, t->s, t->used, err));
-    ACR_TRY(acr_sync(temporary, err));
-    if (rename(temporary, path) != 0)
-        st = acr_fail_errno(err, errno, "cannot rename a list to this name", path);
+    st = acr_replace_file(path, temporary, t->s, t->used, err);
 
 cleanup:
-    if (st)
-        unlink(temporary);
     acr_free(temporary);
     return st;
 }
