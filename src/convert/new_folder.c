@@ -5,44 +5,16 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <fnmatch.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
-
-static bool is_ours(const char *const *files, const char *name)
-{
-    for (; *files; files++)
-        if (fnmatch(*files, name, 0) == 0)
-            return true;
-    return false;
-}
 
 static bool is_dots(const char *name)
 {
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
-}
-
-/* Files of ours alone: a folder that holds another thing stays with it.  The folder itself, not
- * what a link points at. */
-static void remove_folder(const char *path, const char *const *files)
-{
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
-    const struct dirent *entry = NULL;
-
-    if (!d && fd >= 0)
-        close(fd);
-    while (d && (entry = readdir(d)))
-        if (is_ours(files, entry->d_name))
-            unlinkat(dirfd(d), entry->d_name, 0);
-    if (d)
-        closedir(d);
-    rmdir(path);
 }
 
 accrue_status acr_new_folder_check(const char *dir, const char *const *files, accrue_error *err)
@@ -54,7 +26,7 @@ accrue_status acr_new_folder_check(const char *dir, const char *const *files, ac
     if (!d)
         return acr_fail_errno(err, errno, "cannot open", dir);
     while (!st && (entry = readdir(d)))
-        if (!is_dots(entry->d_name) && !is_ours(files, entry->d_name))
+        if (!is_dots(entry->d_name) && !acr_is_like(entry->d_name, files))
             st = acr_fail(err, ACCRUE_EMISMATCH,
                           "%s: it holds '%s', which is none of its files and would be lost", dir,
                           entry->d_name);
@@ -88,23 +60,11 @@ static void remove_left_overs(const acr_new_folder *f, const char *prefix)
             continue;
         path = acr_sprintf("%s/%s", f->parent, entry->d_name);
         if (path)
-            remove_folder(path, f->files);
+            acr_remove_folder(path, f->files);
         acr_free(path);
     }
     if (d)
         closedir(d);
-}
-
-static accrue_status check_room(const char *parent, int64_t bytes, accrue_error *err)
-{
-    struct statvfs s;
-
-    if (statvfs(parent, &s) != 0)
-        return acr_fail_errno(err, errno, "cannot ask for its free space", parent);
-    if (s.f_blocks == 0 || (uint64_t)bytes / s.f_frsize < s.f_bavail)
-        return ACCRUE_OK; /* a file system without a size may have room */
-    return acr_fail(err, ACCRUE_ENOSPACE, "%s: %lld bytes needed, %llu free", parent,
-                    (long long)bytes, (unsigned long long)s.f_bavail * s.f_frsize);
 }
 
 /* `dir` without slashes at its end, what is above it, and its temporary name. */
@@ -116,8 +76,7 @@ static accrue_status set_paths(acr_new_folder *f, char **prefix, const char *dir
     for (size_t n = f->dir ? strlen(dir) : 0; n > 1 && f->dir[n - 1] == '/'; n--)
         f->dir[n - 1] = '\0';
     slash = f->dir ? strrchr(f->dir, '/') : NULL;
-    f->parent = slash ? acr_sprintf("%.*s", slash == f->dir ? 1 : (int)(slash - f->dir), f->dir)
-                      : acr_strdup(".");
+    f->parent = f->dir ? acr_parent(f->dir) : NULL;
     *prefix = f->dir ? acr_sprintf(".%s.tmp-", slash ? slash + 1 : f->dir) : NULL;
     f->temporary =
         f->parent && *prefix ? acr_sprintf("%s/%s%ld", f->parent, *prefix, (long)getpid()) : NULL;
@@ -136,8 +95,8 @@ accrue_status acr_new_folder_make(acr_new_folder *f, const char *dir, const char
     ACR_TRY(acr_make_parents(made.dir, err));
     remove_left_overs(&made, prefix);
     if (bytes)
-        ACR_TRY(check_room(made.parent, bytes, err));
-    remove_folder(made.temporary, files); /* of an earlier process of the same number */
+        ACR_TRY(acr_check_room(made.parent, bytes, "a new folder", err));
+    acr_remove_folder(made.temporary, files); /* of an earlier process of the same number */
     if (mkdir(made.temporary, 0777) != 0) {
         st = acr_fail_errno(err, errno, "cannot create", made.temporary);
         goto cleanup;
@@ -205,12 +164,12 @@ static accrue_status replace(const acr_new_folder *f, accrue_error *err)
     if (!old)
         return acr_enomem(err, strlen(f->dir), "a path");
     if (renameat2(AT_FDCWD, f->temporary, AT_FDCWD, f->dir, RENAME_EXCHANGE) == 0) {
-        remove_folder(f->temporary, f->files);
+        acr_remove_folder(f->temporary, f->files);
     } else if (rename(f->dir, old) != 0 || rename(f->temporary, f->dir) != 0) {
         st = acr_fail_errno(err, errno, "cannot replace", f->dir);
         rename(old, f->dir);
     } else {
-        remove_folder(old, f->files);
+        acr_remove_folder(old, f->files);
     }
     acr_free(old);
     return st;
@@ -240,7 +199,7 @@ cleanup:
 void acr_new_folder_free(acr_new_folder *f)
 {
     if (f->temporary)
-        remove_folder(f->temporary, f->files);
+        acr_remove_folder(f->temporary, f->files);
     acr_free(f->dir);
     acr_free(f->parent);
     acr_free(f->temporary);
