@@ -82,6 +82,7 @@ static accrue_status read_node(json_t **out, yaml_node_t *node, int depth, reade
         ACR_TRY(read_node(&value, yaml_document_get_node(&r->document, *i), depth + 1, r));
         if (json_array_append_new(*out, value) != 0)
             return acr_enomem(r->err, 0, r->name);
+        value = NULL;
     }
     for (yaml_node_pair_t *p = node->data.mapping.pairs.start;
          node->type == YAML_MAPPING_NODE && p < node->data.mapping.pairs.top; p++) {
@@ -91,9 +92,11 @@ static accrue_status read_node(json_t **out, yaml_node_t *node, int depth, reade
         ACR_TRY(read_node(&value, yaml_document_get_node(&r->document, p->value), depth + 1, r));
         if (json_object_set_new(*out, (const char *)key->data.scalar.value, value) != 0)
             return acr_enomem(r->err, 0, r->name);
+        value = NULL;
     }
 
 cleanup:
+    json_decref(value); /* what was made before it failed */
     return st;
 }
 
@@ -159,7 +162,7 @@ static accrue_status take(json_t *about, const char *to, const json_t *card, con
 {
     json_t *value = json_object_get(card, from);
 
-    if (!value || json_is_null(value))
+    if (acr_absent(value))
         return ACCRUE_OK;
     if (!json_is_string(value) && !(json_is_array(value) && strcmp(from, "license") == 0))
         return acr_fail(err, ACCRUE_EFORMAT, "%s: \"%s\" of its front matter is no string", name,
