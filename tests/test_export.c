@@ -1,30 +1,13 @@
 /* Drafts as GGUF files: the bytes of llama.cpp's own converter, and what is refused. */
+#include "export_test.h"
+
 #include "convert/export_parts.h"
 
-#include <setjmp.h>
 #include <sha2.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
-#define DATA     ACR_TEST_DATA "/export"
 #define VERIFIER DATA "/verifier"
 #define DRAFT    DATA "/tiny-draft-v0.2"
-
-static char folder[200];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/accrue-export-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
 
 static void run(const char *format, ...) ACR_PRINTF(1, 2);
 static void run(const char *format, ...)
@@ -36,31 +19,6 @@ static void run(const char *format, ...)
     vsnprintf(command, sizeof command, format, args);
     va_end(args);
     assert_int_equal(system(command), 0);
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    run("rm -rf '%s'", folder);
-    return 0;
-}
-
-static json_t *load(const char *path)
-{
-    json_t *v = json_load_file(path, 0, NULL);
-
-    assert_non_null(v);
-    return v;
-}
-
-static const char *path_of(const char *name)
-{
-    static char path[4][300];
-    static int next;
-
-    next = (next + 1) % 4;
-    snprintf(path[next], sizeof path[next], "%s/%s", folder, name);
-    return path[next];
 }
 
 static accrue_status export_to(const char *out, const char *draft, const char *verifier,
@@ -551,17 +509,12 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_goldens),
-
-        cmocka_unit_test(test_config_refusals),
-        cmocka_unit_test(test_weights_refusals),
-        cmocka_unit_test(test_tokenizer_refusals),
-        cmocka_unit_test(test_card_refusals),
-        cmocka_unit_test(test_out),
-        cmocka_unit_test(test_report),
-        cmocka_unit_test(test_templates),
+        cmocka_unit_test(test_goldens),          cmocka_unit_test(test_config_refusals),
+        cmocka_unit_test(test_weights_refusals), cmocka_unit_test(test_tokenizer_refusals),
+        cmocka_unit_test(test_card_refusals),    cmocka_unit_test(test_out),
+        cmocka_unit_test(test_report),           cmocka_unit_test(test_templates),
         cmocka_unit_test(test_no_memory),
     };
 
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, make, clear);
 }

@@ -1,51 +1,9 @@
 /* What is told of a draft in a GGUF file's keys: names, special tokens, rope factors. */
+#include "export_test.h"
+
 #include "convert/export_parts.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
-
-#define DATA ACR_TEST_DATA "/export"
-
-static char folder[200];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/accrue-export-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    return rmdir(folder);
-}
-
-static json_t *load(const char *path)
-{
-    json_t *v = json_load_file(path, 0, NULL);
-
-    assert_non_null(v);
-    return v;
-}
-
-static const char *path_of(const char *name)
-{
-    static char path[4][300];
-    static int next;
-
-    next = (next + 1) % 4;
-    snprintf(path[next], sizeof path[next], "%s/%s", folder, name);
-    return path[next];
-}
 
 static void test_names(void **state)
 {
@@ -185,5 +143,5 @@ int main(void)
         cmocka_unit_test(test_specials),
     };
 
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, make, clear);
 }

@@ -292,6 +292,36 @@ static void a_stop_leaves_nothing(void **state)
     assert_int_equal(entries(), 0);
 }
 
+/* Somebody makes a folder of that name while the import is made. */
+static int fill_out(const accrue_progress *p, void *payload)
+{
+    char *file = acr_sprintf("%s/config.json", out);
+
+    (void)p;
+    (void)payload;
+    if (!acr_exists(out)) {
+        assert_int_equal(mkdir(out, 0777), 0);
+        write_text(file, "mine");
+    }
+    acr_free(file);
+    return 0;
+}
+
+static void a_folder_that_came_meanwhile_is_kept(void **state)
+{
+    accrue_import_options o = options(llama);
+    accrue_import_report r;
+    accrue_error e;
+    char *file = acr_sprintf("%s/config.json", out);
+
+    (void)state;
+    assert_fails(accrue_import(&r, &o, fill_out, NULL, &e), ACCRUE_EIO, &e, out,
+                 "cannot bring the finished folder to its name", NULL);
+    assert_int_equal(entries(), 1);
+    assert_int_equal(acr_file_bytes(file), 4);
+    acr_free(file);
+}
+
 static void options_are_checked(void **state)
 {
     accrue_import_options o = options(""), none = {0};
@@ -410,6 +440,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_is_there_is_not_written_again, setup, teardown),
         cmocka_unit_test_setup_teardown(what_is_no_import_is_left_alone, setup, teardown),
         cmocka_unit_test_setup_teardown(a_stop_leaves_nothing, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_folder_that_came_meanwhile_is_kept, setup, teardown),
         cmocka_unit_test_setup_teardown(options_are_checked, setup, teardown),
         cmocka_unit_test_setup_teardown(numbers_that_are_none_are_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(what_a_killed_import_left_is_removed, setup, teardown),

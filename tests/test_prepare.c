@@ -501,6 +501,57 @@ static void other_folders_are_left_alone(void **state)
     acr_free(parent);
 }
 
+/* Somebody makes a folder of that name while the data set is made. */
+static int fill_output(const accrue_progress *p, void *payload)
+{
+    char *file = acr_sprintf("%s/%s", output, (const char *)payload);
+
+    (void)p;
+    if (!acr_exists(output)) {
+        assert_int_equal(mkdir(output, 0777), 0);
+        write_text(file, "mine");
+    }
+    acr_free(file);
+    return 0;
+}
+
+static void a_folder_that_came_meanwhile_is_kept(void **state)
+{
+    accrue_error e;
+    char *parent = acr_sprintf("%s/out", folder), *own = acr_sprintf("%s/prepare.json", output);
+
+    (void)state;
+    write_text(lines, "{\"text\": \"a\"}\n");
+    assert_fails(accrue_prepare(&report, &opt, fill_output, (void *)(uintptr_t) "prepare.json", &e),
+                 ACCRUE_EIO, &e, output, "cannot bring the finished folder to its name", NULL);
+    assert_holds(parent, "data ");
+    assert_holds(output, "prepare.json ");
+    assert_int_equal(unlink(own) | rmdir(output), 0);
+    opt.overwrite = true;
+    assert_fails(accrue_prepare(&report, &opt, fill_output, (void *)(uintptr_t) "mine.txt", &e),
+                 ACCRUE_EMISMATCH, &e, output, "it holds 'mine.txt'", "would be lost", NULL);
+    assert_holds(parent, "data ");
+    assert_holds(output, "mine.txt ");
+    acr_free(parent);
+    acr_free(own);
+}
+
+static void what_a_killed_call_left_is_removed(void **state)
+{
+    accrue_error e;
+    char *parent = acr_sprintf("%s/out", folder);
+    char *leave = acr_sprintf("d='%s/.data.tmp-%d' && mkdir -p \"$d\" && touch \"$d/rows.tmp\"",
+                              parent, INT32_MAX);
+
+    (void)state;
+    assert_int_equal(system(leave), 0);
+    write_text(lines, "{\"text\": \"a\"}\n");
+    assert_ok(prepare(&e), &e);
+    assert_holds(parent, "data ");
+    acr_free(parent);
+    acr_free(leave);
+}
+
 /* A pickle that torch takes for one of its files: what it holds is read back here. */
 static void token_counts_are_pickled(void **state)
 {
@@ -637,6 +688,8 @@ int main(void)
         PREPARED(nothing_left_to_learn_is_told),
         PREPARED(the_same_is_not_made_again),
         PREPARED(other_folders_are_left_alone),
+        PREPARED(a_folder_that_came_meanwhile_is_kept),
+        PREPARED(what_a_killed_call_left_is_removed),
         PREPARED(token_counts_are_pickled),
         PREPARED(options_are_checked),
         PREPARED(a_canceled_call_leaves_nothing),

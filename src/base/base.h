@@ -166,6 +166,14 @@ accrue_status acr_make_parents(const char *path, accrue_error *err); /* the fold
  * those beyond that are empty. */
 size_t acr_parents_there(const char *path);
 void acr_remove_parents(const char *path, size_t there);
+char *acr_parent(const char *path); /* the folder that it is in; NULL when out of memory */
+/* ENOSPACE where the file system of `dir` has no room for so much; `what` it is, for messages. */
+accrue_status acr_check_room(const char *dir, int64_t bytes, const char *what, accrue_error *err);
+/* Whether it is like one of the patterns ("d2t-*.npy"), which NULL ends. */
+bool acr_is_like(const char *name, const char *const *patterns);
+/* Removes the files of such names, and the folder where that leaves it empty; never what a link in
+ * its place points at. */
+void acr_remove_folder(const char *path, const char *const *patterns);
 bool acr_is_dir(const char *path);
 bool acr_is_file(const char *path);
 bool acr_is_link(const char *path);

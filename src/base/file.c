@@ -1,12 +1,15 @@
 /* file.c - read-only mappings, whole-file writes and strict JSON. */
 #include "base/base.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 bool acr_is_dir(const char *path)
@@ -42,6 +45,15 @@ int64_t acr_file_bytes(const char *path)
     struct stat s;
 
     return stat(path, &s) == 0 ? (int64_t)s.st_size : -1;
+}
+
+char *acr_parent(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    if (!slash)
+        return acr_strdup(".");
+    return acr_sprintf("%.*s", slash == path ? 1 : (int)(slash - path), path);
 }
 
 accrue_status acr_make_parents(const char *name, accrue_error *err)
@@ -97,6 +109,43 @@ void acr_remove_parents(const char *name, size_t there)
             path[i] = '\0';
             (void)rmdir(path);
         }
+}
+
+accrue_status acr_check_room(const char *dir, int64_t bytes, const char *what, accrue_error *err)
+{
+    const uint64_t needed = (uint64_t)bytes;
+    struct statvfs s;
+
+    if (statvfs(dir, &s) != 0)
+        return acr_fail_errno(err, errno, "cannot ask for its free space", dir);
+    if (s.f_blocks == 0 || s.f_bavail >= (needed + s.f_frsize - 1) / s.f_frsize)
+        return ACCRUE_OK; /* a file system without a size may have room */
+    return acr_fail(err, ACCRUE_ENOSPACE, "%s: no room for %s: %llu bytes needed, %llu free", dir,
+                    what, (unsigned long long)needed, (unsigned long long)s.f_bavail * s.f_frsize);
+}
+
+bool acr_is_like(const char *name, const char *const *patterns)
+{
+    for (; *patterns; patterns++)
+        if (fnmatch(*patterns, name, 0) == 0)
+            return true;
+    return false;
+}
+
+void acr_remove_folder(const char *path, const char *const *patterns)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+    const struct dirent *entry = NULL;
+
+    if (!d && fd >= 0)
+        close(fd);
+    while (d && (entry = readdir(d)) != NULL)
+        if (acr_is_like(entry->d_name, patterns))
+            unlinkat(dirfd(d), entry->d_name, 0);
+    if (d)
+        closedir(d);
+    rmdir(path);
 }
 
 /* O_NONBLOCK: the open of a FIFO would wait for its writer. */

@@ -219,30 +219,17 @@ cleanup:
     return st;
 }
 
-static accrue_status sync_folder(const char *path, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    const char *slash = strrchr(path, '/');
-    char *folder = !slash          ? acr_strdup(".")
-                   : slash == path ? acr_strdup("/")
-                                   : acr_sprintf("%.*s", (int)(slash - path), path);
-
-    if (!folder)
-        return acr_enomem(err, strlen(path), "a path");
-    st = acr_sync(folder, err);
-    acr_free(folder);
-    return st;
-}
-
 static accrue_status write_all(acr_export *e, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     const acr_gguf_source source = {.rows = acr_export_rows, .ctx = e};
-    char *partial = acr_sprintf("%s.partial", e->opt->out);
+    char *partial = acr_sprintf("%s.partial", e->opt->out), *folder = acr_parent(e->opt->out);
     bool made = false;
 
-    if (!partial)
-        return acr_enomem(err, strlen(e->opt->out), "a path");
+    if (!partial || !folder) {
+        st = acr_enomem(err, strlen(e->opt->out), "a path");
+        goto cleanup;
+    }
     if (acr_exists(partial) && !acr_is_file(partial)) {
         st = acr_fail(err, ACCRUE_EIO, "%s: not a regular file", partial);
         goto cleanup;
@@ -259,27 +246,17 @@ static accrue_status write_all(acr_export *e, accrue_error *err)
         goto cleanup;
     }
     made = false;
-    ACR_TRY(sync_folder(e->opt->out, err));
+    ACR_TRY(acr_sync(folder, err));
 
 cleanup:
     if (made)
         unlink(partial);
     acr_free(partial);
+    acr_free(folder);
     return st;
 }
 
 /* Report ----------------------------------------------------------------------------------- */
-
-static const char *type_name(acr_gguf_type t)
-{
-    switch (t) {
-    case ACR_GGUF_F16: return "F16";
-    case ACR_GGUF_BF16: return "BF16";
-    case ACR_GGUF_Q8_0: return "Q8_0";
-    case ACR_GGUF_I64: return "I64";
-    default: return "F32";
-    }
-}
 
 static json_t *tensor_json(const acr_export *e, int i)
 {
@@ -293,7 +270,8 @@ static json_t *tensor_json(const acr_export *e, int i)
                      from                             ? from->name
                      : e->ids == e->sources[i].values ? "d2t"
                                                       : "rope_parameters",
-                     "type", type_name(t->type), "shape", shape, "bytes", (json_int_t)t->bytes);
+                     "type", acr_gguf_type_name(t->type), "shape", shape, "bytes",
+                     (json_int_t)t->bytes);
 }
 
 static accrue_status report(char **out, const acr_export *e, accrue_error *err)

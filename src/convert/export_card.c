@@ -13,56 +13,36 @@ enum { MAX_DEPTH = 32, MAX_NODES = 100000 };
 
 typedef struct reader {
     yaml_document_t document;
+    pcre2_code *pattern; /* not_strings */
+    pcre2_match_data *match;
     const char *name;
     int nodes; /* so far: aliases multiply them */
     accrue_error *err;
 } reader;
 
-/* Whether plain text is a string to YAML 1.1, which also has numbers, dates and truth values. */
-static accrue_status is_string(bool *out, const char *s, size_t bytes, accrue_error *err)
-{
-    static const char *const others =
-        "^(?:(?i:yes|no|true|false|on|off)|~|null|Null|NULL|=|<<|"
-        "[-+]?0b[01_]+|[-+]?0x[0-9a-fA-F_]+|[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])*(?:\\.[0-9_]*)?|"
-        "[-+]?(?:[0-9][0-9_]*)?\\.[0-9_]+(?:[eE][-+][0-9]+)?|[-+]?[0-9][0-9_]*\\.[0-9_]*"
-        "[eE][-+][0-9]+|[-+]?\\.(?:inf|Inf|INF)|\\.(?:nan|NaN|NAN)|"
-        "[0-9]{4}-[0-9][0-9]?-[0-9][0-9]?(?:[Tt \\t].*)?)?$";
-    int code = 0, found = 0;
-    PCRE2_SIZE at = 0;
-    pcre2_code *re =
-        pcre2_compile((PCRE2_SPTR)others, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, NULL);
-    pcre2_match_data *match = re ? pcre2_match_data_create(1, NULL) : NULL;
-
-    if (match)
-        found = pcre2_match(re, (PCRE2_SPTR)s, bytes, 0, 0, match, NULL);
-    *out = found < 0;
-    pcre2_match_data_free(match);
-    pcre2_code_free(re);
-    return match ? ACCRUE_OK : acr_enomem(err, 0, "a pattern");
-}
+/* Plain text that is no string to YAML 1.1: numbers, dates and truth values. */
+static const char not_strings[] =
+    "^(?:(?i:yes|no|true|false|on|off)|~|null|Null|NULL|=|<<|"
+    "[-+]?0b[01_]+|[-+]?0x[0-9a-fA-F_]+|[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])*(?:\\.[0-9_]*)?|"
+    "[-+]?(?:[0-9][0-9_]*)?\\.[0-9_]+(?:[eE][-+][0-9]+)?|[-+]?[0-9][0-9_]*\\.[0-9_]*"
+    "[eE][-+][0-9]+|[-+]?\\.(?:inf|Inf|INF)|\\.(?:nan|NaN|NAN)|"
+    "[0-9]{4}-[0-9][0-9]?-[0-9][0-9]?(?:[Tt \\t].*)?)?$";
 
 /* null where it is that, and where it is what no string is: a JSON number stands for these. */
-static accrue_status read_scalar(json_t **out, const yaml_node_t *node, reader *r)
+static accrue_status read_scalar(json_t **out, const yaml_node_t *node, const reader *r)
 {
-    accrue_status st = ACCRUE_OK;
     const char *s = (const char *)node->data.scalar.value;
     const size_t bytes = node->data.scalar.length;
-    bool string = node->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
 
-    if (!string)
-        ACR_TRY(is_string(&string, s, bytes, r->err));
-    if (string)
+    if (node->data.scalar.style != YAML_PLAIN_SCALAR_STYLE ||
+        pcre2_match(r->pattern, (PCRE2_SPTR)s, bytes, 0, 0, r->match, NULL) < 0)
         *out = json_stringn(s, bytes);
     else if (!bytes || strcmp(s, "~") == 0 || strcmp(s, "null") == 0 || strcmp(s, "Null") == 0 ||
              strcmp(s, "NULL") == 0)
         *out = json_null();
     else
         *out = json_integer(0);
-    if (!*out)
-        st = acr_enomem(r->err, bytes, r->name);
-
-cleanup:
-    return st;
+    return *out ? ACCRUE_OK : acr_enomem(r->err, bytes, r->name);
 }
 
 static accrue_status read_node(json_t **out, yaml_node_t *node, int depth, reader *r)
@@ -82,6 +62,7 @@ static accrue_status read_node(json_t **out, yaml_node_t *node, int depth, reade
         ACR_TRY(read_node(&value, yaml_document_get_node(&r->document, *i), depth + 1, r));
         if (json_array_append_new(*out, value) != 0)
             return acr_enomem(r->err, 0, r->name);
+        value = NULL;
     }
     for (yaml_node_pair_t *p = node->data.mapping.pairs.start;
          node->type == YAML_MAPPING_NODE && p < node->data.mapping.pairs.top; p++) {
@@ -91,31 +72,48 @@ static accrue_status read_node(json_t **out, yaml_node_t *node, int depth, reade
         ACR_TRY(read_node(&value, yaml_document_get_node(&r->document, p->value), depth + 1, r));
         if (json_object_set_new(*out, (const char *)key->data.scalar.value, value) != 0)
             return acr_enomem(r->err, 0, r->name);
+        value = NULL;
     }
 
 cleanup:
+    json_decref(value); /* what was made before it failed */
+    return st;
+}
+
+static accrue_status load(json_t **out, reader *r, const char *text)
+{
+    accrue_status st = ACCRUE_OK;
+    yaml_parser_t parser;
+
+    if (!yaml_parser_initialize(&parser))
+        return acr_enomem(r->err, 0, r->name);
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text, strlen(text));
+    if (!yaml_parser_load(&parser, &r->document)) {
+        st = acr_fail(r->err, ACCRUE_EFORMAT, "%s: line %zu of its front matter: %s", r->name,
+                      parser.problem_mark.line + 1, parser.problem ? parser.problem : "no memory");
+        yaml_parser_delete(&parser);
+        return st;
+    }
+    if (yaml_document_get_root_node(&r->document))
+        st = read_node(out, yaml_document_get_root_node(&r->document), 0, r);
+    yaml_document_delete(&r->document);
+    yaml_parser_delete(&parser);
     return st;
 }
 
 static accrue_status parse(json_t **out, const char *text, const char *name, accrue_error *err)
 {
-    accrue_status st = ACCRUE_OK;
     reader r = {.name = name, .err = err};
-    yaml_parser_t parser;
+    accrue_status st = ACCRUE_OK;
+    int code = 0;
+    PCRE2_SIZE at = 0;
 
-    if (!yaml_parser_initialize(&parser))
-        return acr_enomem(err, 0, name);
-    yaml_parser_set_input_string(&parser, (const unsigned char *)text, strlen(text));
-    if (!yaml_parser_load(&parser, &r.document)) {
-        st = acr_fail(err, ACCRUE_EFORMAT, "%s: line %zu of its front matter: %s", name,
-                      parser.problem_mark.line + 1, parser.problem ? parser.problem : "no memory");
-        yaml_parser_delete(&parser);
-        return st;
-    }
-    if (yaml_document_get_root_node(&r.document))
-        st = read_node(out, yaml_document_get_root_node(&r.document), 0, &r);
-    yaml_document_delete(&r.document);
-    yaml_parser_delete(&parser);
+    r.pattern =
+        pcre2_compile((PCRE2_SPTR)not_strings, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, NULL);
+    r.match = r.pattern ? pcre2_match_data_create(1, NULL) : NULL;
+    st = r.match ? load(out, &r, text) : acr_enomem(err, 0, "a pattern");
+    pcre2_match_data_free(r.match);
+    pcre2_code_free(r.pattern);
     return st;
 }
 
@@ -159,7 +157,7 @@ static accrue_status take(json_t *about, const char *to, const json_t *card, con
 {
     json_t *value = json_object_get(card, from);
 
-    if (!value || json_is_null(value))
+    if (acr_absent(value))
         return ACCRUE_OK;
     if (!json_is_string(value) && !(json_is_array(value) && strcmp(from, "license") == 0))
         return acr_fail(err, ACCRUE_EFORMAT, "%s: \"%s\" of its front matter is no string", name,

@@ -13,7 +13,7 @@ static void put_string(acr_export *e, const char *key, const json_t *value)
         acr_gguf_put_string(&e->keys, key, json_string_value(value), json_string_length(value));
 }
 
-static accrue_status put_list(acr_export *e, const char *key, const json_t *list)
+static void put_list(acr_export *e, const char *key, const json_t *list)
 {
     const size_t n = json_array_size(list);
 
@@ -23,7 +23,6 @@ static accrue_status put_list(acr_export *e, const char *key, const json_t *list
         const json_t *s = json_array_get(list, i);
         acr_gguf_add_string(&e->keys, json_string_value(s), json_string_length(s));
     }
-    return ACCRUE_OK;
 }
 
 /* Sampling --------------------------------------------------------------------------------- */
@@ -55,7 +54,7 @@ static accrue_status put_sampling(acr_export *e, accrue_error *err)
         const json_t *v = json_object_get(file, all[i].name);
         if (!v && all[i].other)
             v = json_object_get(file, all[i].other);
-        if (!v || json_is_null(v))
+        if (acr_absent(v))
             continue;
         if (!(all[i].type == 's'   ? json_is_string(v)
               : all[i].type == 'f' ? json_is_number(v)
@@ -229,8 +228,8 @@ static accrue_status put_general(acr_export *e, accrue_error *err)
         put_string(e, later[i][0], json_object_get(about, later[i][1]));
     ACR_TRY(put_sources(e, "base_model", json_object_get(about, "base_models"), err));
     ACR_TRY(put_sources(e, "dataset", json_object_get(about, "datasets"), err));
-    ACR_TRY(put_list(e, "general.tags", json_object_get(about, "tags")));
-    ACR_TRY(put_list(e, "general.languages", json_object_get(about, "languages")));
+    put_list(e, "general.tags", json_object_get(about, "tags"));
+    put_list(e, "general.languages", json_object_get(about, "languages"));
 
 cleanup:
     json_decref(about);
@@ -264,18 +263,15 @@ static accrue_status put_layers(acr_export *e, accrue_error *err)
 
 static bool has(const acr_export *e, const char *key)
 {
-    const json_t *v = json_object_get(e->decoder, key);
-
-    return v && !json_is_null(v);
+    return !acr_absent(json_object_get(e->decoder, key));
 }
 
 static bool has_theta(const acr_export *e)
 {
     const json_t *rope =
         json_object_get(e->decoder, has(e, "rope_parameters") ? "rope_parameters" : "rope_scaling");
-    const json_t *theta = json_object_get(rope, "rope_theta");
 
-    return (theta && !json_is_null(theta)) || has(e, "rope_theta");
+    return !acr_absent(json_object_get(rope, "rope_theta")) || has(e, "rope_theta");
 }
 
 static accrue_status put_context(acr_export *e, accrue_error *err)
@@ -287,7 +283,7 @@ static accrue_status put_context(acr_export *e, accrue_error *err)
 
     for (int i = 0; i < ACR_COUNT(names) && !v; i++)
         v = json_object_get(e->decoder, names[i]);
-    if (!v || json_is_null(v))
+    if (acr_absent(v))
         return ACCRUE_OK;
     if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > UINT32_MAX)
         return acr_fail(err, ACCRUE_EFORMAT,

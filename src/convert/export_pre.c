@@ -199,9 +199,6 @@ static accrue_status digest(char out[65], const acr_ids *ids, accrue_error *err)
 
 /* Pre-tokenizers --------------------------------------------------------------------------- */
 
-#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
-#define THE_REST     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-
 /* A step that cuts nothing but where it says so. */
 static bool is_bytes(const json_t *step, bool cuts)
 {
@@ -244,7 +241,7 @@ static const char *name_by_section(const json_t *tokenizer)
         json_is_true(json_object_get(json_object_get(tokenizer, "model"), "ignore_merges"));
 
     if (normal && strcmp(normal, "NFC") == 0 && !whole && json_array_size(steps) == 2 &&
-        is_split(first, CONTRACTIONS THE_REST) && is_bytes(second, false))
+        is_split(first, acr_gguf_split("qwen2")) && is_bytes(second, false))
         return "qwen2";
     if (normalizer && !json_is_null(normalizer))
         return NULL;
@@ -254,7 +251,7 @@ static const char *name_by_section(const json_t *tokenizer)
         return NULL;
     if (is_digits(first) && is_bytes(second, true) && !whole)
         return "smollm";
-    if (is_split(first, CONTRACTIONS "{1,3}" THE_REST) && is_bytes(second, false) && whole)
+    if (is_split(first, acr_gguf_split("llama-bpe")) && is_bytes(second, false) && whole)
         return "llama-bpe";
     return NULL;
 }

@@ -259,7 +259,7 @@ static accrue_status read_model(special *s, accrue_error *err)
     for (int i = 0; i < s->n_types; i++) {
         snprintf(key, sizeof key, "%s_token_id", s->types[i]);
         const json_t *id = json_object_get(file, key);
-        if (!id || json_is_null(id))
+        if (acr_absent(id))
             id = json_object_get(json_object_get(file, "text_config"), key);
         ACR_TRY(set_id(s, i, id, "config.json", err));
     }

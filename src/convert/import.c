@@ -368,15 +368,7 @@ cleanup:
 
 static accrue_status write_json(const importing *m, const char *file, const json_t *value)
 {
-    accrue_status st = ACCRUE_OK;
-    char *text = NULL;
-
-    if (!value)
-        return ACCRUE_OK;
-    text = acr_json_text(value);
-    st = text ? acr_new_folder_text(&m->folder, file, text, m->err) : acr_enomem(m->err, 0, file);
-    acr_free(text);
-    return st;
+    return value ? acr_new_folder_json(&m->folder, file, value, m->err) : ACCRUE_OK;
 }
 
 /* config.json says in which type the weights are, older transformers under another name. */
@@ -426,7 +418,7 @@ static accrue_status write_all(importing *m)
         ACR_TRY(acr_new_folder_text(&m->folder, "chat_template.jinja", m->chat_template, m->err));
     ACR_TRY(write_weights(m));
     ACR_TRY(write_record(m));
-    ACR_TRY(acr_new_folder_name(&m->folder, m->err));
+    ACR_TRY(acr_new_folder_name(&m->folder, false, m->err));
 
 cleanup:
     return st;

@@ -4,24 +4,34 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
-/* The files that it may hold, and the folder where that leaves it empty. */
-static void remove_files(const acr_new_folder *f, const char *folder)
+static bool is_dots(const char *name)
 {
-    for (const char *const *file = f->files; *file; file++) {
-        char *path = acr_sprintf("%s/%s", folder, *file);
-        if (path)
-            unlink(path);
-        acr_free(path);
-    }
-    rmdir(folder);
+    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+}
+
+accrue_status acr_new_folder_check(const char *dir, const char *const *files, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    DIR *d = opendir(dir);
+    const struct dirent *entry = NULL;
+
+    if (!d)
+        return acr_fail_errno(err, errno, "cannot open", dir);
+    while (!st && (entry = readdir(d)))
+        if (!is_dots(entry->d_name) && !acr_is_like(entry->d_name, files))
+            st = acr_fail(err, ACCRUE_EMISMATCH,
+                          "%s: it holds '%s', which is none of its files and would be lost", dir,
+                          entry->d_name);
+    closedir(d);
+    return st;
 }
 
 /* "<prefix><process>" of a process that is no more. */
@@ -49,42 +59,12 @@ static void remove_left_overs(const acr_new_folder *f, const char *prefix)
         if (!is_left_over(entry->d_name, prefix))
             continue;
         path = acr_sprintf("%s/%s", f->parent, entry->d_name);
-        if (path && !acr_is_link(path))
-            remove_files(f, path);
+        if (path)
+            acr_remove_folder(path, f->files);
         acr_free(path);
     }
     if (d)
         closedir(d);
-}
-
-static accrue_status make_parents(const char *dir, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    char *path = acr_strdup(dir);
-
-    if (!path)
-        return acr_enomem(err, strlen(dir), "a path");
-    for (char *p = path + 1; *p && !st; p++)
-        if (*p == '/') {
-            *p = '\0';
-            if (mkdir(path, 0777) != 0 && errno != EEXIST)
-                st = acr_fail_errno(err, errno, "cannot create", path);
-            *p = '/';
-        }
-    acr_free(path);
-    return st;
-}
-
-static accrue_status check_room(const char *parent, int64_t bytes, accrue_error *err)
-{
-    struct statvfs s;
-
-    if (statvfs(parent, &s) != 0)
-        return acr_fail_errno(err, errno, "cannot ask for its free space", parent);
-    if (s.f_blocks == 0 || (uint64_t)bytes / s.f_frsize < s.f_bavail)
-        return ACCRUE_OK; /* a file system without a size may have room */
-    return acr_fail(err, ACCRUE_ENOSPACE, "%s: %lld bytes needed, %llu free", parent,
-                    (long long)bytes, (unsigned long long)s.f_bavail * s.f_frsize);
 }
 
 /* `dir` without slashes at its end, what is above it, and its temporary name. */
@@ -96,8 +76,7 @@ static accrue_status set_paths(acr_new_folder *f, char **prefix, const char *dir
     for (size_t n = f->dir ? strlen(dir) : 0; n > 1 && f->dir[n - 1] == '/'; n--)
         f->dir[n - 1] = '\0';
     slash = f->dir ? strrchr(f->dir, '/') : NULL;
-    f->parent = slash ? acr_sprintf("%.*s", slash == f->dir ? 1 : (int)(slash - f->dir), f->dir)
-                      : acr_strdup(".");
+    f->parent = f->dir ? acr_parent(f->dir) : NULL;
     *prefix = f->dir ? acr_sprintf(".%s.tmp-", slash ? slash + 1 : f->dir) : NULL;
     f->temporary =
         f->parent && *prefix ? acr_sprintf("%s/%s%ld", f->parent, *prefix, (long)getpid()) : NULL;
@@ -113,10 +92,11 @@ accrue_status acr_new_folder_make(acr_new_folder *f, const char *dir, const char
 
     memset(f, 0, sizeof *f);
     ACR_TRY(set_paths(&made, &prefix, dir, err));
-    ACR_TRY(make_parents(made.dir, err));
+    ACR_TRY(acr_make_parents(made.dir, err));
     remove_left_overs(&made, prefix);
-    ACR_TRY(check_room(made.parent, bytes, err));
-    remove_files(&made, made.temporary); /* of an earlier process of the same number */
+    if (bytes)
+        ACR_TRY(acr_check_room(made.parent, bytes, "a new folder", err));
+    acr_remove_folder(made.temporary, files); /* of an earlier process of the same number */
     if (mkdir(made.temporary, 0777) != 0) {
         st = acr_fail_errno(err, errno, "cannot create", made.temporary);
         goto cleanup;
@@ -144,29 +124,70 @@ accrue_status acr_new_folder_text(const acr_new_folder *f, const char *file, con
     return st;
 }
 
-static accrue_status sync_files(const acr_new_folder *f, accrue_error *err)
+accrue_status acr_new_folder_json(const acr_new_folder *f, const char *file, const json_t *value,
+                                  accrue_error *err)
 {
-    accrue_status st = ACCRUE_OK;
+    char *text = acr_json_text(value);
+    accrue_status st = text ? acr_new_folder_text(f, file, text, err) : acr_enomem(err, 0, file);
 
-    for (const char *const *file = f->files; *file && !st; file++) {
-        char *path = acr_sprintf("%s/%s", f->temporary, *file);
-        if (!path)
-            return acr_enomem(err, strlen(*file), "a path");
-        if (acr_exists(path))
-            st = acr_sync(path, err);
-        acr_free(path);
-    }
+    acr_free(text);
     return st;
 }
 
-accrue_status acr_new_folder_name(acr_new_folder *f, accrue_error *err)
+static accrue_status sync_files(const acr_new_folder *f, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    DIR *d = opendir(f->temporary);
+    const struct dirent *entry = NULL;
+
+    if (!d)
+        return acr_fail_errno(err, errno, "cannot open", f->temporary);
+    while (!st && (entry = readdir(d))) {
+        char *path = NULL;
+        if (is_dots(entry->d_name))
+            continue;
+        path = acr_sprintf("%s/%s", f->temporary, entry->d_name);
+        st = path ? acr_sync(path, err) : acr_enomem(err, strlen(entry->d_name), "a path");
+        acr_free(path);
+    }
+    closedir(d);
+    return st;
+}
+
+/* An older folder waits under the temporary name's sibling until the new one has come to its
+ * name, where the file system cannot exchange the two. */
+static accrue_status replace(const acr_new_folder *f, accrue_error *err)
+{
+    accrue_status st = ACCRUE_OK;
+    char *old = acr_sprintf("%s.old", f->temporary);
+
+    if (!old)
+        return acr_enomem(err, strlen(f->dir), "a path");
+    if (renameat2(AT_FDCWD, f->temporary, AT_FDCWD, f->dir, RENAME_EXCHANGE) == 0) {
+        acr_remove_folder(f->temporary, f->files);
+    } else if (rename(f->dir, old) != 0 || rename(f->temporary, f->dir) != 0) {
+        st = acr_fail_errno(err, errno, "cannot replace", f->dir);
+        rename(old, f->dir);
+    } else {
+        acr_remove_folder(old, f->files);
+    }
+    acr_free(old);
+    return st;
+}
+
+accrue_status acr_new_folder_name(acr_new_folder *f, bool may_replace, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
 
     ACR_TRY(sync_files(f, err));
     ACR_TRY(acr_sync(f->temporary, err));
-    if (rename(f->temporary, f->dir) != 0)
-        return acr_fail_errno(err, errno, "cannot bring the finished folder to its name", f->dir);
+    if (rename(f->temporary, f->dir) != 0) {
+        if (!may_replace || (errno != EEXIST && errno != ENOTEMPTY))
+            return acr_fail_errno(err, errno, "cannot bring the finished folder to its name",
+                                  f->dir);
+        ACR_TRY(acr_new_folder_check(f->dir, f->files, err));
+        ACR_TRY(replace(f, err));
+    }
     acr_free(f->temporary);
     f->temporary = NULL;
     ACR_TRY(acr_sync(f->parent, err));
@@ -178,7 +199,7 @@ cleanup:
 void acr_new_folder_free(acr_new_folder *f)
 {
     if (f->temporary)
-        remove_files(f, f->temporary);
+        acr_remove_folder(f->temporary, f->files);
     acr_free(f->dir);
     acr_free(f->parent);
     acr_free(f->temporary);

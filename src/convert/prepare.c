@@ -379,11 +379,11 @@ static accrue_status run(acr_preparation *p, accrue_error *err)
     ACR_TRY(acr_prepared_find(&done, p, err));
     if (done)
         goto cleanup;
-    ACR_TRY(acr_output_folder_make(&p->folder, p->opt->output, err));
+    ACR_TRY(acr_new_folder_make(&p->folder, p->opt->output, acr_prepared_files, 0, err));
     ACR_TRY(take_lines(p, err));
     ACR_TRY(write_dataset(p, err));
     ACR_TRY(acr_prepared_write(p, err));
-    ACR_TRY(acr_output_folder_name(&p->folder, err));
+    ACR_TRY(acr_new_folder_name(&p->folder, p->opt->overwrite, err));
 
 cleanup:
     return st;
@@ -404,7 +404,7 @@ accrue_status accrue_prepare(accrue_prepare_report *out, const accrue_prepare_op
 
 cleanup:
     (void)acr_output_close(&p.rows_out, NULL);
-    acr_output_folder_free(&p.folder);
+    acr_new_folder_free(&p.folder);
     for (int i = 0; p.files && i < opt->n_files; i++)
         acr_lines_close(&p.files[i]);
     acr_free(p.files);

@@ -2,6 +2,7 @@
 #ifndef ACR_CONVERT_PREPARE_PARTS_H
 #define ACR_CONVERT_PREPARE_PARTS_H
 
+#include "convert/new_folder.h"
 #include "data/data.h"
 #include "text/text.h"
 
@@ -35,20 +36,7 @@ accrue_status acr_line_rows_make(acr_line_rows *out, const acr_row_maker *maker,
                                  size_t bytes, const char *name, accrue_error *err);
 void acr_line_rows_free(acr_line_rows *r);
 
-/* output.c: the folder while it is made: a hidden sibling. */
-typedef struct acr_output_folder {
-    char *dir, *parent, *temporary;
-} acr_output_folder;
-accrue_status acr_output_folder_make(acr_output_folder *out, const char *dir, accrue_error *err);
-/* Gives it its name, in place of one that is there. */
-accrue_status acr_output_folder_name(acr_output_folder *f, accrue_error *err);
-void acr_output_folder_free(acr_output_folder *f); /* and removes it where it has no name */
-/* Whether `dir` may be replaced: it holds nothing that accrue_prepare does not write. */
-accrue_status acr_output_folder_check(const char *dir, accrue_error *err);
-
-bool acr_output_folder_is_empty(const char *dir);
-
-/* token_freq.pt as torch loads it: how often each id is supervised. */
+/* token_freq.c: token_freq.pt as torch loads it: how often each id is supervised. */
 accrue_status acr_token_freq_write(const char *path, const int64_t *counts, int64_t vocab_size,
                                    accrue_error *err);
 
@@ -68,7 +56,7 @@ typedef struct acr_preparation {
     acr_chat chat;
     acr_row_maker maker;
     json_t *made_from;
-    acr_output_folder folder;
+    acr_new_folder folder;
     char *rows_path;
     acr_output rows_out;
     acr_waiting_row *rows; /* [n_rows] */
@@ -79,7 +67,9 @@ typedef struct acr_preparation {
     int64_t *counts;        /* [vocab_size] */
 } acr_preparation;
 
-/* prepared.c: p->made_from, of whatever decides what will be written. */
+/* prepared.c: all that is ever put into a data set's folder: patterns; NULL ends them. */
+extern const char *const acr_prepared_files[];
+/* p->made_from, of whatever decides what will be written. */
 accrue_status acr_prepared_describe(acr_preparation *p, accrue_error *err);
 /* What becomes of a folder that is there; *done: it is the same data set, whose report is read. */
 accrue_status acr_prepared_find(bool *done, acr_preparation *p, accrue_error *err);

@@ -9,6 +9,10 @@
 
 enum { MAX_OWN = 1 << 20 };
 
+const char *const acr_prepared_files[] = {
+    "data-*-of-*.arrow", "dataset_info.json", "state.json",          "token_freq.pt", "d2t-*.npy",
+    "t2d-*.npy",         "prepare.json",      "skipped_lines.jsonl", "rows.tmp",      NULL};
+
 /* What it is made from ---------------------------------------------------------------------- */
 
 static json_t *hash_json(uint64_t hash)
@@ -158,6 +162,7 @@ static accrue_status differ(const char *dir, const json_t *there, json_t *now, a
 /* What becomes of a folder that is there; *done: it is the same data set. */
 accrue_status acr_prepared_find(bool *done, acr_preparation *p, accrue_error *err)
 {
+    static const char *const nothing[] = {NULL};
     accrue_status st = ACCRUE_OK;
     const char *dir = p->opt->output;
     char *path = acr_sprintf("%s/prepare.json", dir);
@@ -180,12 +185,12 @@ accrue_status acr_prepared_find(bool *done, acr_preparation *p, accrue_error *er
         else if (!p->opt->overwrite)
             st = differ(dir, json_object_get(own, "made_from"), p->made_from, err);
         else
-            st = acr_output_folder_check(dir, err);
+            st = acr_new_folder_check(dir, acr_prepared_files, err);
         goto cleanup;
     }
     if (p->opt->overwrite)
-        st = acr_output_folder_check(dir, err);
-    else if (!acr_output_folder_is_empty(dir))
+        st = acr_new_folder_check(dir, acr_prepared_files, err);
+    else if (acr_new_folder_check(dir, nothing, NULL))
         st = acr_fail(err, ACCRUE_EMISMATCH,
                       "%s: a folder with other contents is there; --overwrite replaces it where "
                       "they are a data set's alone",
@@ -224,24 +229,6 @@ cleanup:
     return st;
 }
 
-static accrue_status write_text(const acr_preparation *p, const char *name, const char *text,
-                                accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    char *path = acr_sprintf("%s/%s", p->folder.temporary, name);
-
-    if (!path || !text) {
-        st = acr_enomem(err, 0, name);
-        goto cleanup;
-    }
-    ACR_TRY(acr_write_file(path, text, strlen(text), err));
-    ACR_TRY(acr_sync(path, err));
-
-cleanup:
-    acr_free(path);
-    return st;
-}
-
 /* One object a line. */
 static accrue_status write_skipped(const acr_preparation *p, accrue_error *err)
 {
@@ -268,7 +255,7 @@ static accrue_status write_skipped(const acr_preparation *p, accrue_error *err)
         }
     }
     if (used)
-        ACR_TRY(write_text(p, "skipped_lines.jsonl", text, err));
+        ACR_TRY(acr_new_folder_text(&p->folder, "skipped_lines.jsonl", text, err));
 
 cleanup:
     acr_free(text);
@@ -277,15 +264,12 @@ cleanup:
 
 static accrue_status write_own(acr_preparation *p, accrue_error *err)
 {
-    accrue_status st = ACCRUE_OK;
-    json_t *own = NULL;
-    char *text = NULL;
+    json_t *own =
+        json_pack("{s:O, s:o}", "made_from", p->made_from, "report", report_json(p->report));
+    accrue_status st = own ? acr_new_folder_json(&p->folder, "prepare.json", own, err)
+                           : acr_enomem(err, 0, "prepare.json");
 
-    own = json_pack("{s:O, s:o}", "made_from", p->made_from, "report", report_json(p->report));
-    text = own ? acr_json_text(own) : NULL;
-    st = write_text(p, "prepare.json", text, err);
     json_decref(own);
-    acr_free(text);
     return st;
 }
 

@@ -100,12 +100,16 @@ const json_t *acr_gguf_metadata(const acr_gguf *g);
  * reference code and the `gguf` package make of them, bit for bit (f64 is rounded). */
 void acr_gguf_dequantize(acr_gguf_type type, const void *blocks, int64_t n, float *out);
 int acr_gguf_block(acr_gguf_type type, size_t *bytes);   /* elements of a block and its bytes */
+size_t acr_gguf_bytes(acr_gguf_type type, int64_t n);    /* of a whole number of blocks */
 bool acr_gguf_plain(acr_gguf_type type, acr_dtype *out); /* false: a quantised type */
 /* The tokenizer.json object that the metadata's byte-level BPE vocabulary amounts to; *out is NULL
  * where the file carries another kind of vocabulary, or none, which `why` (ACR_WHY bytes) then
  * tells.  EFORMAT where it is not whole. */
 enum { ACR_WHY = 200 };
 accrue_status acr_gguf_tokenizer(json_t **out, char *why, const acr_gguf *g, accrue_error *err);
+/* The regular expression of the way of splitting text that GGUF calls so, as tokenizer.json has it;
+ * NULL: not known, or GPT-2's, which has none there. */
+const char *acr_gguf_split(const char *name);
 /* tokenizer_config.json beside it: the special tokens and the context length. */
 accrue_status acr_gguf_tokenizer_config(json_t **out, const acr_gguf *g, accrue_error *err);
 
@@ -145,8 +149,6 @@ typedef struct acr_gguf_source {
     void *ctx;
 } acr_gguf_source;
 
-/* Bytes of `n` elements, a whole number of blocks.  F32, F16, BF16, Q8_0, I64 and I32 alone. */
-size_t acr_gguf_bytes(acr_gguf_type type, int64_t n);
 /* Blocks as llama.cpp's reference code makes them of `n` elements, a whole number of blocks. */
 void acr_gguf_quantize_q8_0(void *blocks, const float *in, int64_t n);
 /* Writes a file of version 3, its data aligned to 32 bytes, without syncing it.  Rows are asked for

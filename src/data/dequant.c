@@ -176,6 +176,11 @@ int acr_gguf_block(acr_gguf_type type, size_t *bytes)
     return formats[type].block;
 }
 
+size_t acr_gguf_bytes(acr_gguf_type type, int64_t n)
+{
+    return (size_t)(n / formats[type].block) * formats[type].bytes;
+}
+
 bool acr_gguf_plain(acr_gguf_type type, acr_dtype *out)
 {
     *out = formats[type].plain;

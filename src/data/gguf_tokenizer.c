@@ -42,6 +42,21 @@ static const struct split {
     {"deepseek-r1-qwen", WORDS_OF_QWEN2, false, false, false},
 };
 
+static const struct split *find_split(const char *name)
+{
+    for (int i = 0; i < ACR_COUNT(splits); i++)
+        if (strcmp(name, splits[i].name) == 0)
+            return &splits[i];
+    return NULL;
+}
+
+const char *acr_gguf_split(const char *name)
+{
+    const struct split *split = find_split(name);
+
+    return split ? split->pattern : NULL;
+}
+
 typedef struct vocabulary {
     const json_t *keys, *tokens, *types, *merges;
     const struct split *split;
@@ -78,9 +93,7 @@ static bool is_byte_level(vocabulary *v, char *why)
         acr_text(why, ACR_WHY, text);
         return false;
     }
-    for (int i = 0; i < ACR_COUNT(splits) && split; i++)
-        if (strcmp(split, splits[i].name) == 0)
-            v->split = &splits[i];
+    v->split = split ? find_split(split) : NULL;
     if (v->split)
         return true;
     snprintf(text, sizeof text, "how it splits text is not known: %s", split ? split : "no string");

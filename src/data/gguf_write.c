@@ -142,17 +142,6 @@ void acr_gguf_keys_free(acr_gguf_keys *k)
 
 /* Types ------------------------------------------------------------------------------------ */
 
-size_t acr_gguf_bytes(acr_gguf_type type, int64_t n)
-{
-    switch (type) {
-    case ACR_GGUF_F16:
-    case ACR_GGUF_BF16: return (size_t)n * 2;
-    case ACR_GGUF_Q8_0: return (size_t)n / Q8_0_BLOCK * Q8_0_BYTES;
-    case ACR_GGUF_I64: return (size_t)n * 8;
-    default: return (size_t)n * 4;
-    }
-}
-
 /* A block is a scale in f16 and 32 whole numbers of a byte.  The numbers are those of the scale
  * before it was rounded. */
 void acr_gguf_quantize_q8_0(void *blocks, const float *in, int64_t n)

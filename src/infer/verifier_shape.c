@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { MAX_SIZE = 1 << 24, MAX_DEPTH = 4096, MAX_HEADS = 4096 };
+enum { MAX_SIZE = 1 << 24, MAX_DEPTH = 4096 };
 
 typedef enum family { LLAMA, QWEN2, QWEN3, FAMILIES } family;
 
@@ -58,22 +58,12 @@ static void read_sizes(acr_fields *r, family f, acr_verifier_shape *out)
     out->intermediate_size = acr_field_int(r, "intermediate_size", 0, 1, MAX_SIZE);
     out->vocab_size = acr_field_int(r, "vocab_size", 0, 1, MAX_SIZE);
     out->n_layers = (int)acr_field_int(r, "num_hidden_layers", 0, 1, MAX_DEPTH);
-    out->n_heads = (int)acr_field_int(r, "num_attention_heads", 0, 1, MAX_HEADS);
-    out->n_kv_heads = (int)acr_field_int(r, "num_key_value_heads", out->n_heads, 1, MAX_HEADS);
-    out->head_dim = (int)acr_field_int(
-        r, "head_dim", f == QWEN3 ? 128 : out->hidden_size / out->n_heads, 1, ACR_MAX_HEAD_DIM);
+    acr_field_heads(r, out->hidden_size, f == QWEN3 ? 128 : 0, &out->n_heads, &out->n_kv_heads,
+                    &out->head_dim);
     out->max_positions =
         acr_field_int(r, "max_position_embeddings", f == LLAMA ? 2048 : 32768, 1, INT64_MAX);
     out->rms_norm_eps = acr_field_real(r, "rms_norm_eps", 1e-6);
     acr_field_require(r, out->rms_norm_eps >= 0, "rms_norm_eps", "negative", "at least 0");
-    if (!r->status && out->head_dim % 2)
-        r->status =
-            acr_fail(r->err, ACCRUE_EMISMATCH, "%s: \"head_dim\" is %d, an even number expected",
-                     r->name, out->head_dim);
-    if (!r->status && out->n_heads % out->n_kv_heads)
-        r->status = acr_fail(r->err, ACCRUE_EMISMATCH,
-                             "%s: %d attention heads are no multiple of %d key/value heads",
-                             r->name, out->n_heads, out->n_kv_heads);
 }
 
 /* eos_token_id: one id, several, or none. */

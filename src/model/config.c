@@ -54,12 +54,8 @@ static void read_decoder(acr_fields *r, acr_config *out)
     out->intermediate_size = acr_field_int(r, "intermediate_size", 0, 1, max);
     out->vocab_size = acr_field_int(r, "vocab_size", 0, 1, max);
     out->n_layers = (int)acr_field_int(r, "num_hidden_layers", 0, 1, ACR_MAX_LAYERS);
-    out->n_heads = (int)acr_field_int(r, "num_attention_heads", 0, 1, 4096);
-    out->n_kv_heads = (int)acr_field_int(r, "num_key_value_heads", out->n_heads, 1, 4096);
-    out->head_dim = (int)acr_field_int(
-        r, "head_dim",
-        out->arch == ACR_ARCH_QWEN3 ? QWEN3_HEAD_DIM : out->hidden_size / out->n_heads, 1,
-        ACR_MAX_HEAD_DIM);
+    acr_field_heads(r, out->hidden_size, out->arch == ACR_ARCH_QWEN3 ? QWEN3_HEAD_DIM : 0,
+                    &out->n_heads, &out->n_kv_heads, &out->head_dim);
     out->rms_norm_eps = acr_field_real(r, "rms_norm_eps", 1e-6);
     acr_field_require(r, out->rms_norm_eps >= 0, "rms_norm_eps", "negative", "at least 0");
     out->attention_bias = acr_field_bool(r, "attention_bias", false);
@@ -68,14 +64,6 @@ static void read_decoder(acr_fields *r, acr_config *out)
         any_sliding = any_sliding || out->sliding[i];
     out->sliding_window = any_sliding ? acr_field_int(r, "sliding_window", 0, 1, INT64_MAX) : 1;
     acr_field_rope(r, &out->rope);
-    if (!r->status && out->head_dim % 2)
-        r->status =
-            acr_fail(r->err, ACCRUE_EMISMATCH, "%s: \"head_dim\" is %d, an even number expected",
-                     r->name, out->head_dim);
-    if (!r->status && out->n_heads % out->n_kv_heads)
-        r->status = acr_fail(r->err, ACCRUE_EMISMATCH,
-                             "%s: %d attention heads are no multiple of %d key/value heads",
-                             r->name, out->n_heads, out->n_kv_heads);
 }
 
 static void read_draft(acr_fields *r, acr_config *out)

@@ -88,6 +88,25 @@ void acr_field_require(acr_fields *r, bool ok, const char *key, const char *valu
                              key, value, supported);
 }
 
+void acr_field_heads(acr_fields *r, int64_t hidden_size, int64_t default_head_dim, int *n_heads,
+                     int *n_kv_heads, int *head_dim)
+{
+    const int64_t max = 4096;
+
+    *n_heads = (int)acr_field_int(r, "num_attention_heads", 0, 1, max);
+    *n_kv_heads = (int)acr_field_int(r, "num_key_value_heads", *n_heads, 1, max);
+    *head_dim = (int)acr_field_int(r, "head_dim",
+                                   default_head_dim ? default_head_dim : hidden_size / *n_heads, 1,
+                                   ACR_MAX_HEAD_DIM);
+    if (!r->status && *head_dim % 2)
+        r->status = acr_fail(r->err, ACCRUE_EMISMATCH,
+                             "%s: \"head_dim\" is %d, an even number expected", r->name, *head_dim);
+    if (!r->status && *n_heads % *n_kv_heads)
+        r->status = acr_fail(r->err, ACCRUE_EMISMATCH,
+                             "%s: %d attention heads are no multiple of %d key/value heads",
+                             r->name, *n_heads, *n_kv_heads);
+}
+
 /* "rope_parameters" (transformers 5) or "rope_theta" and "rope_scaling" (before). */
 void acr_field_rope(acr_fields *r, acr_rope_config *out)
 {

@@ -32,6 +32,10 @@ bool acr_field_bool(acr_fields *r, const char *key, bool fallback);
 const char *acr_field_string(acr_fields *r, const char *key, const char *fallback);
 /* "rope_parameters" (transformers 5) or "rope_theta" and "rope_scaling" (before). */
 void acr_field_rope(acr_fields *r, acr_rope_config *out);
+/* A decoder's attention heads, a multiple of its key/value heads, and their even size: hidden_size
+ * / heads where neither the object nor `default_head_dim` (0: none) says another. */
+void acr_field_heads(acr_fields *r, int64_t hidden_size, int64_t default_head_dim, int *n_heads,
+                     int *n_kv_heads, int *head_dim);
 /* A value of the wrong type; unless `ok`, one that would change the arithmetic. */
 void acr_field_refuse(acr_fields *r, const char *key, const json_t *got, const char *expected);
 void acr_field_require(acr_fields *r, bool ok, const char *key, const char *value,

@@ -13,43 +13,16 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 /* All that we ever put into a checkpoint's folder. */
-static bool is_ours(const char *name)
-{
-    static const char *const names[] = {
-        "config.json",      "model.safetensors",     "state.tensors", "training_state.json",
-        "val_metrics.json", "skipped_samples.jsonl", "manifest.json"};
-
-    for (int i = 0; i < ACR_COUNT(names); i++)
-        if (strcmp(names[i], name) == 0)
-            return true;
-    return false;
-}
-
-static DIR *open_folder(const char *path) /* itself, not what a link points at */
-{
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
-
-    if (!d && fd >= 0)
-        close(fd);
-    return d;
-}
+static const char *const own_files[] = {
+    "config.json",      "model.safetensors",     "state.tensors", "training_state.json",
+    "val_metrics.json", "skipped_samples.jsonl", "manifest.json", NULL};
 
 void acr_checkpoint_remove(const char *path)
 {
-    DIR *d = open_folder(path);
-    struct dirent *entry = NULL;
-
-    while (d && (entry = readdir(d)) != NULL)
-        if (is_ours(entry->d_name))
-            unlinkat(dirfd(d), entry->d_name, 0);
-    if (d)
-        closedir(d);
-    rmdir(path);
+    acr_remove_folder(path, own_files);
 }
 
 char *acr_checkpoint_temporary(const char *parent, const char *name)
@@ -59,17 +32,9 @@ char *acr_checkpoint_temporary(const char *parent, const char *name)
 
 accrue_status acr_checkpoint_room(const char *parent, int64_t bytes, accrue_error *err)
 {
-    const uint64_t beside = 256 << 10; /* headers, and what the file system keeps for itself */
-    uint64_t needed = (uint64_t)bytes + beside;
-    struct statvfs s;
+    const int64_t beside = 256 << 10; /* headers, and what the file system keeps for itself */
 
-    if (statvfs(parent, &s) != 0)
-        return acr_fail_errno(err, errno, "cannot ask for its free space", parent);
-    if (s.f_blocks == 0 || s.f_bavail >= (needed + s.f_frsize - 1) / s.f_frsize)
-        return ACCRUE_OK; /* a file system without a size may have room */
-    return acr_fail(err, ACCRUE_ENOSPACE,
-                    "%s: no room for a checkpoint: %llu bytes needed, %llu free", parent,
-                    (unsigned long long)needed, (unsigned long long)s.f_bavail * s.f_frsize);
+    return acr_check_room(parent, bytes + beside, "a checkpoint", err);
 }
 
 accrue_status acr_checkpoint_make(const char *temporary, const char *parent, int64_t bytes,
@@ -217,9 +182,9 @@ static bool is_left_over(const char *path, const char *name)
                (strncmp(name, "epoch", 5) == 0 || strcmp(name, "checkpoint_best") == 0);
     if (S_ISREG(s.st_mode))
         return strcmp(name, "skipped_samples.jsonl") == 0;
-    d = is_number(name) ? open_folder(path) : NULL;
+    d = is_number(name) ? opendir(path) : NULL;
     while (d && own && (entry = readdir(d)) != NULL)
-        own = is_ours(entry->d_name) || strcmp(entry->d_name, ".") == 0 ||
+        own = acr_is_like(entry->d_name, own_files) || strcmp(entry->d_name, ".") == 0 ||
               strcmp(entry->d_name, "..") == 0;
     if (d)
         closedir(d);

@@ -219,10 +219,9 @@ static accrue_status take_json(acr_save *s, const char *name, json_t *value, acc
 static accrue_status take_names(acr_save *s, const char *dir, accrue_error *err)
 {
     const char *slash = strrchr(dir, '/');
-    int parent_length = slash ? (int)(slash - dir) : 1;
 
     s->dir = acr_strdup(dir);
-    s->parent = acr_sprintf("%.*s", parent_length ? parent_length : 1, slash ? dir : ".");
+    s->parent = acr_parent(dir);
     s->temporary = s->parent ? acr_checkpoint_temporary(s->parent, slash ? slash + 1 : dir) : NULL;
     if (!s->dir || !s->temporary)
         return acr_enomem(err, strlen(dir), "a path");
