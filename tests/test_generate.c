@@ -115,7 +115,7 @@ static json_t *read_lines(void)
 static const char *field(const json_t *line, size_t message, const char *key)
 {
     return json_string_value(
-        json_object_get(json_array_get(json_object_get(line, "messages"), message), key));
+        json_object_get(json_array_get(json_object_get(line, "conversations"), message), key));
 }
 
 static int64_t meta(const json_t *line, const char *key)
@@ -147,7 +147,7 @@ static void every_users_turn_is_answered_anew(void **state)
         const char *why =
             json_string_value(json_object_get(json_object_get(line, "metadata"), "finish_reason"));
         assert_int_equal(meta(line, "idx"), expected[i].idx);
-        assert_int_equal(json_array_size(json_object_get(line, "messages")), n);
+        assert_int_equal(json_array_size(json_object_get(line, "conversations")), n);
         for (size_t k = 0; k < n; k++)
             assert_int_equal(field(line, k, "role")[0], expected[i].roles[k]);
         assert_true(strcmp(why, "stop") == 0 || strcmp(why, "length") == 0);
@@ -348,7 +348,8 @@ static void too_long_conversations_end_early(void **state)
     assert_int_equal(r.skipped, 1);
     assert_int_equal(r.made, 1);
     lines = read_lines();
-    assert_int_equal(json_array_size(json_object_get(json_array_get(lines, 0), "messages")), 2);
+    assert_int_equal(json_array_size(json_object_get(json_array_get(lines, 0), "conversations")),
+                     2);
     assert_int_equal(meta(json_array_get(lines, 0), "idx"), 1);
     json_decref(lines);
     acr_free(text);

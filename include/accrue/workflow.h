@@ -101,7 +101,7 @@ typedef struct accrue_generate_report {
     double seconds;
 } accrue_generate_report;
 
-/* Writes a line for each conversation of `data`, in their order: {"messages": ..., "metadata":
+/* Writes a line for each conversation of `data`, in their order: {"conversations": ..., "metadata":
  * {"idx": line, "finish_reason": "stop" or "length", ...}}.  System and user turns stay; each user
  * turn is answered anew, with the answers before it in view; what stood there as an answer is
  * dropped, and so is all from a tool's turn on.  A conversation without a user's turn, or whose

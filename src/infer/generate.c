@@ -248,7 +248,7 @@ static char *line_of(const talk *t)
     for (int i = 0; i < t->n_said && !failed; i++)
         failed = json_array_append_new(list, message_json(&t->said[i]));
     root = failed ? NULL
-                  : json_pack("{s:O, s:{s:I, s:s, s:I}}", "messages", list, "metadata", "idx",
+                  : json_pack("{s:O, s:{s:I, s:s, s:I}}", "conversations", list, "metadata", "idx",
                               (json_int_t)t->row, "finish_reason", t->cut ? "length" : "stop",
                               "completion_tokens", (json_int_t)t->tokens);
     if (root && id && json_object_set(root, "id", (json_t *)(uintptr_t)id))

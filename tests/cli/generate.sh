@@ -50,7 +50,7 @@ while [ "$(lines killed)" -lt 40 ] && [ $kills -lt 100 ]; do
     until [ "$(lines killed)" -gt "$before" ]; do :; done
     kill -9 $pid 2>/dev/null
     wait $pid 2>/dev/null
-    [ "$(lines killed)" -lt 40 ] && printf '{"messages": [{"role"' >>"$work/killed.jsonl"
+    [ "$(lines killed)" -lt 40 ] && printf '{"conversations": [{"role"' >>"$work/killed.jsonl"
     kills=$((kills + 1))
 done
 begin killed --batch-size 5
