@@ -6,6 +6,7 @@
  * texts and outputs that follow each other are one, and what tools would add is left out, because
  * no conversation here has any. */
 #include "text/template.h"
+#include "text/utf8.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -37,11 +38,6 @@ static const struct constant {
 
 /* Nodes ------------------------------------------------------------------------------------- */
 
-typedef struct growing {
-    char *s; /* NUL-terminated where there is any */
-    size_t n, capacity;
-} growing;
-
 typedef struct node {
     bool statement; /* else an output */
     char *s;
@@ -51,27 +47,6 @@ typedef struct nodes {
     node *at;
     int n, capacity;
 } nodes;
-
-static accrue_status add_bytes(growing *t, const char *s, size_t n, accrue_error *err)
-{
-    if (t->n + n + 1 > t->capacity) {
-        size_t more = 2 * (t->n + n + 1);
-        char *moved = acr_realloc(t->s, more);
-        if (!moved)
-            return acr_enomem(err, more, "a chat template");
-        t->s = moved;
-        t->capacity = more;
-    }
-    memcpy(t->s + t->n, s, n);
-    t->n += n;
-    t->s[t->n] = '\0';
-    return ACCRUE_OK;
-}
-
-static accrue_status add_string(growing *t, const char *s, accrue_error *err)
-{
-    return add_bytes(t, s, strlen(s), err);
-}
 
 static void free_nodes(nodes *list)
 {
@@ -111,34 +86,35 @@ static bool is_blank(char c)
 }
 
 /* A character of a literal, as it stands in the normal form. */
-static accrue_status add_escaped(growing *t, char c, accrue_error *err)
+static accrue_status add_escaped(acr_buffer *t, char c, accrue_error *err)
 {
     const char plain[2] = {c, '\0'};
     const char *s = c == '\n' ? "\\n" : c == '\t' ? "\\t" : c == '\\' ? "\\\\" : plain;
 
-    return add_string(t, c == '\'' ? "\\'" : s, err);
+    return acr_buffer_add_text(t, c == '\'' ? "\\'" : s, err);
 }
 
-static accrue_status add_literal(growing *t, const char *s, size_t n, accrue_error *err)
+static accrue_status add_literal(acr_buffer *t, const char *s, size_t n, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
 
-    ACR_TRY(add_bytes(t, "'", 1, err));
+    ACR_TRY(acr_buffer_add(t, "'", 1, err));
     for (size_t i = 0; i < n; i++)
         ACR_TRY(add_escaped(t, s[i], err));
-    ACR_TRY(add_bytes(t, "'", 1, err));
+    ACR_TRY(acr_buffer_add(t, "'", 1, err));
 
 cleanup:
     return st;
 }
 
 /* The literal at s[*i], which moves behind it. */
-static accrue_status take_literal(growing *t, const char *s, size_t n, size_t *i, accrue_error *err)
+static accrue_status take_literal(acr_buffer *t, const char *s, size_t n, size_t *i,
+                                  accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     char quote = s[(*i)++];
 
-    ACR_TRY(add_bytes(t, "'", 1, err));
+    ACR_TRY(acr_buffer_add(t, "'", 1, err));
     for (; *i < n && s[*i] != quote; (*i)++) {
         char c = s[*i];
         if (c == '\\' && *i + 1 < n) {
@@ -151,7 +127,7 @@ static accrue_status take_literal(growing *t, const char *s, size_t n, size_t *i
         ACR_TRY(add_escaped(t, c, err));
     }
     (*i)++;
-    ACR_TRY(add_bytes(t, "'", 1, err));
+    ACR_TRY(acr_buffer_add(t, "'", 1, err));
 
 cleanup:
     return st;
@@ -174,7 +150,7 @@ static bool take_attribute(const char *s, size_t n, size_t *i, size_t *begin, si
     return true;
 }
 
-static accrue_status normalise(growing *t, const char *s, size_t n, accrue_error *err)
+static accrue_status normalise(acr_buffer *t, const char *s, size_t n, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     size_t begin = 0, end = 0;
@@ -186,17 +162,17 @@ static accrue_status normalise(growing *t, const char *s, size_t n, accrue_error
         } else if (s[i] == '\'' || s[i] == '"') {
             ACR_TRY(take_literal(t, s, n, &i, err));
         } else if (s[i] == '.' && take_attribute(s, n, &i, &begin, &end)) {
-            ACR_TRY(add_string(t, "[", err));
+            ACR_TRY(acr_buffer_add_text(t, "[", err));
             ACR_TRY(add_literal(t, s + begin, end - begin, err));
-            ACR_TRY(add_string(t, "]", err));
+            ACR_TRY(acr_buffer_add_text(t, "]", err));
         } else if (is_word(s[i])) {
             while (i < n && is_word(s[i]))
                 i++;
-            if (t->n && is_word(t->s[t->n - 1]))
-                ACR_TRY(add_string(t, " ", err));
-            ACR_TRY(add_bytes(t, s + k, i - k, err));
+            if (t->n && is_word(t->at[t->n - 1]))
+                ACR_TRY(acr_buffer_add_text(t, " ", err));
+            ACR_TRY(acr_buffer_add(t, s + k, i - k, err));
         } else {
-            ACR_TRY(add_bytes(t, s + i++, 1, err));
+            ACR_TRY(acr_buffer_add(t, s + i++, 1, err));
         }
     }
 
@@ -312,7 +288,7 @@ static accrue_status take_text(nodes *out, source *in, size_t end, bool dash, bo
                                accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    growing t = {0};
+    acr_buffer t = {0};
     size_t begin = in->at, line = end;
 
     while (in->strip && begin < end && is_blank(in->s[begin]))
@@ -325,18 +301,18 @@ static accrue_status take_text(nodes *out, source *in, size_t end, bool dash, bo
         end = line;
     if (end > begin) {
         ACR_TRY(add_literal(&t, in->s + begin, end - begin, err));
-        ACR_TRY(add_output(out, t.s, err));
+        ACR_TRY(add_output(out, t.at, err));
     }
 
 cleanup:
-    acr_free(t.s);
+    acr_buffer_free(&t);
     return st;
 }
 
 static accrue_status take_tag(nodes *out, source *in, size_t tag, bool *whole, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    growing t = {0};
+    acr_buffer t = {0};
     char kind = in->s[tag + 1], mark = tag + 2 < in->n ? in->s[tag + 2] : '\0';
     size_t begin = tag + 2 + (mark == '-' || mark == '+');
     size_t close = find_end(in, begin, kind), end = close;
@@ -355,16 +331,16 @@ static accrue_status take_tag(nodes *out, source *in, size_t tag, bool *whole, a
     }
     if (kind == '#')
         goto cleanup;
-    ACR_TRY(add_bytes(&t, "", 0, err));
+    ACR_TRY(acr_buffer_add(&t, "", 0, err));
     ACR_TRY(normalise(&t, in->s + begin, end - begin, err));
-    join_literals(t.s);
+    join_literals(t.at);
     if (kind == '{')
-        ACR_TRY(add_output(out, t.s, err));
+        ACR_TRY(add_output(out, t.at, err));
     else
-        ACR_TRY(add_statement(out, t.s, "", err));
+        ACR_TRY(add_statement(out, t.at, "", err));
 
 cleanup:
-    acr_free(t.s);
+    acr_buffer_free(&t);
     return st;
 }
 

@@ -1,5 +1,5 @@
 /* utf8.c - characters of a text: validity, classes, composition, repair. */
-#include "text/tokenizer_parts.h"
+#include "text/utf8.h"
 
 #include <string.h>
 #include <utf8proc.h>
@@ -148,6 +148,11 @@ accrue_status acr_buffer_add(acr_buffer *b, const char *bytes, size_t n, accrue_
     return ACCRUE_OK;
 }
 
+accrue_status acr_buffer_add_text(acr_buffer *b, const char *text, accrue_error *err)
+{
+    return acr_buffer_add(b, text, strlen(text), err);
+}
+
 void acr_buffer_free(acr_buffer *b)
 {
     acr_free(b->at);
@@ -210,8 +215,8 @@ static void order_marks(int32_t *at, int32_t *spare, size_t n)
     }
 }
 
-/* Canonical decomposition; no character has more than four characters, nor more than 3 of them a
- * byte. */
+/* Canonical decomposition.  `room` has two places for each byte: a character becomes three for two
+ * bytes at most, or four for three. */
 static size_t decompose(int32_t *out, size_t room, const char *text, size_t n)
 {
     size_t used = 0, bytes = 0;
