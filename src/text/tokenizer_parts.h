@@ -167,8 +167,11 @@ accrue_status acr_load_added(acr_tokenizer *t, const json_t *json, const char *n
 /* A flag of an object; EFORMAT where it is neither true nor false, or not there. */
 accrue_status acr_load_flag(bool *out, const json_t *object, const char *key, const char *where,
                             accrue_error *err);
-/* The "type" of an object; EFORMAT where it is no object with one. */
-accrue_status acr_load_type(const char **out, const json_t *object, const char *where,
-                            accrue_error *err);
+/* Calls part(ctx, object, type, where) for an object with a "type", and where that is "Sequence"
+ * for those in its `list`, in order, nested or not; for none where it is null or not there. */
+typedef accrue_status (*acr_part)(void *ctx, const json_t *json, const char *type,
+                                  const char *where, accrue_error *err);
+accrue_status acr_load_parts(const json_t *json, const char *list, const char *where, acr_part part,
+                             void *ctx, accrue_error *err);
 
 #endif
