@@ -56,15 +56,10 @@ size_t acr_utf8_bad(const char *p, size_t n)
 
 int32_t acr_utf8_at(const char *p, size_t *bytes)
 {
-    const uint8_t *u = (const uint8_t *)p;
+    utf8proc_int32_t c = 0;
 
-    *bytes = u[0] < 0x80 ? 1 : u[0] < 0xe0 ? 2 : u[0] < 0xf0 ? 3 : 4;
-    switch (*bytes) {
-    case 1: return u[0];
-    case 2: return (u[0] & 0x1f) << 6 | (u[1] & 0x3f);
-    case 3: return (u[0] & 0x0f) << 12 | (u[1] & 0x3f) << 6 | (u[2] & 0x3f);
-    default: return (u[0] & 0x07) << 18 | (u[1] & 0x3f) << 12 | (u[2] & 0x3f) << 6 | (u[3] & 0x3f);
-    }
+    *bytes = (size_t)utf8proc_iterate((const utf8proc_uint8_t *)p, -1, &c);
+    return c;
 }
 
 int32_t acr_utf8_before(const char *p, const char *end, size_t *bytes)
