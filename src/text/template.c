@@ -46,6 +46,7 @@ typedef struct node {
 typedef struct nodes {
     node *at;
     int n, capacity;
+    acr_buffer sum; /* outputs behind the last node, to be one */
 } nodes;
 
 static void free_nodes(nodes *list)
@@ -53,6 +54,7 @@ static void free_nodes(nodes *list)
     for (int i = 0; i < list->n; i++)
         acr_free(list->at[i].s);
     acr_free(list->at);
+    acr_buffer_free(&list->sum);
     memset(list, 0, sizeof *list);
 }
 
@@ -191,20 +193,27 @@ static size_t literal_end(const char *s, size_t i)
 /* 'a' + 'b' becomes 'ab' where nothing binds tighter to either. */
 static void join_literals(char *s)
 {
+    size_t used = 0;
+
     for (size_t i = 0; s[i];) {
+        const bool loose = used == 0 || strchr("+=(,", s[used - 1]);
         size_t end = 0, next = 0;
         if (s[i] != '\'') {
-            i++;
+            s[used++] = s[i++];
             continue;
         }
-        end = literal_end(s, i);
-        next = s[end] == '+' && s[end + 1] == '\'' ? literal_end(s, end + 1) : 0;
-        if (next && !strchr("|.[(*", s[next] ? s[next] : '+') &&
-            (i == 0 || strchr("+=(,", s[i - 1])))
-            memmove(s + end - 1, s + end + 2, strlen(s + end + 2) + 1);
-        else
+        for (end = literal_end(s, i);; end = next) {
+            memmove(s + used, s + i, end - i);
+            used += end - i;
             i = end;
+            next = s[end] == '+' && s[end + 1] == '\'' ? literal_end(s, end + 1) : 0;
+            if (!next || !loose || strchr("|.[(*", s[next] ? s[next] : '+'))
+                break;
+            used--;
+            i += 2;
+        }
     }
+    s[used] = '\0';
 }
 
 /* An output of sums alone, which another can be added to. */
@@ -218,32 +227,49 @@ static bool is_sum(const char *s)
     return strcmp(s, any) != 0;
 }
 
+static accrue_status end_sum(nodes *out, accrue_error *err)
+{
+    char *s = out->sum.at;
+
+    out->sum = (acr_buffer){0};
+    if (!s)
+        return ACCRUE_OK;
+    join_literals(s);
+    return add_node(out, false, s, err);
+}
+
 static accrue_status add_output(nodes *out, const char *s, accrue_error *err)
 {
-    node *last = out->n ? &out->at[out->n - 1] : NULL;
-    char *sum = NULL;
+    accrue_status st = ACCRUE_OK;
+    char *alone = NULL;
 
     if (!*s)
         return ACCRUE_OK;
-    if (!last || last->statement || !is_sum(last->s) || !is_sum(s)) {
-        sum = acr_strdup(s);
-        return sum ? add_node(out, false, sum, err) : acr_enomem(err, strlen(s), "a chat template");
+    if (is_sum(s)) {
+        if (out->sum.n)
+            ACR_TRY(acr_buffer_add(&out->sum, "+", 1, err));
+        return acr_buffer_add_text(&out->sum, s, err);
     }
-    sum = acr_sprintf("%s+%s", last->s, s);
-    if (!sum)
-        return acr_enomem(err, strlen(s), "a chat template");
-    acr_free(last->s);
-    last->s = sum;
-    join_literals(sum);
-    return ACCRUE_OK;
+    ACR_TRY(end_sum(out, err));
+    alone = acr_strdup(s);
+    st = alone ? add_node(out, false, alone, err) : acr_enomem(err, strlen(s), "a chat template");
+
+cleanup:
+    return st;
 }
 
 static accrue_status add_statement(nodes *out, const char *word, const char *rest,
                                    accrue_error *err)
 {
-    char *s = acr_sprintf("%s%s", word, rest);
+    accrue_status st = ACCRUE_OK;
+    char *s = NULL;
 
-    return s ? add_node(out, true, s, err) : acr_enomem(err, strlen(rest), "a chat template");
+    ACR_TRY(end_sum(out, err));
+    s = acr_sprintf("%s%s", word, rest);
+    st = s ? add_node(out, true, s, err) : acr_enomem(err, strlen(rest), "a chat template");
+
+cleanup:
+    return st;
 }
 
 /* Parsing ----------------------------------------------------------------------------------- */
@@ -359,6 +385,7 @@ static accrue_status parse(nodes *out, const char *s, size_t n, bool *whole, acc
         }
         ACR_TRY(take_tag(out, &in, tag, whole, err));
     }
+    ACR_TRY(end_sum(out, err));
 
 cleanup:
     return st;
@@ -473,6 +500,7 @@ static accrue_status normal_form(nodes *out, const char *s, size_t n, bool *whol
 
     ACR_TRY(parse(&list, s, n, whole, err));
     ACR_TRY(fold(out, &list, &i, true, 0, err));
+    ACR_TRY(end_sum(out, err));
 
 cleanup:
     free_nodes(&list);
