@@ -211,6 +211,10 @@ static void bad_prompts_are_refused(void **state)
     prompts_fail(&p, "{\"messages\": []}", ACCRUE_EFORMAT, "line 1", "none of");
     prompts_fail(&p, "{\"messages\": [{\"role\": \"model\", \"content\": \"a\"}]}", ACCRUE_EFORMAT,
                  "0 prompts", NULL);
+    prompts_fail(&p, "{\"prompt\": \"a\", \"prompt\": \"b\"}", ACCRUE_EFORMAT, "line 1",
+                 "duplicate");
+    prompts_fail(&p, "{\"prompt\": [{\"role\": \"user\", \"content\": \"a\"}, {\"value\": \"b\"}]}",
+                 ACCRUE_EFORMAT, "line 1", "message 1 has no 'role'");
     prompts_fail(&p, "5", ACCRUE_EFORMAT, "line 1", NULL);
     write_text(p.prompts, "[\"a\"]");
     assert_fails(acr_prompts_read(&out, p.prompts, "m.gguf", 0, &e), ACCRUE_ENOTSUP, &e, "m.gguf",

@@ -647,6 +647,7 @@ static void failed_allocations_leave_nothing(void **state)
     (void)state;
     accrue_set_threads(1);
     write_text(lines, "{\"prompt\": \"q\", \"response\": \"a\"}\n{\"text\": \"b\"}\n?\n"
+                      "{\"prompt\": \"r\", \"response\": \"c\"}\n{\"text\": \"d\"}\n"
                       "{\"input_ids\": [1, 2], \"loss_mask\": [0, 1]}\n");
     opt.on_bad = ACCRUE_POLICY_SKIP;
     opt.draft_vocab_size = 4;
@@ -666,7 +667,7 @@ static void failed_allocations_leave_nothing(void **state)
             assert_true(!*names || strcmp(names, "data ") == 0);
             acr_free(parent);
         } else {
-            assert_int_equal(report.rows, 3);
+            assert_int_equal(report.rows, 5);
             assert_int_equal(report.bad_lines, 1);
         }
         assert_int_equal(acr_allocated_bytes(), before);

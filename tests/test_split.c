@@ -178,6 +178,34 @@ static void endless_searches_end(void **state)
     acr_pattern_free(p);
 }
 
+/* More than compiled code has room for on the stack of its thread. */
+static void long_searches_get_room(void **state)
+{
+    enum { BYTES = 100000 };
+    char *text = acr_malloc(BYTES);
+    acr_pattern_room room;
+    acr_pattern *p = NULL;
+    accrue_error e;
+    size_t begin = 0, end = 0;
+    bool found = false;
+
+    (void)state;
+    assert_non_null(text);
+    memset(text, 'a', BYTES);
+    text[BYTES - 1] = 'c';
+    assert_ok(acr_pattern_create(&p, "(a|b)*c", "file", &e), &e);
+    assert_ok(acr_pattern_room_open(&room, &e), &e);
+    for (size_t from = 0; from < 2; from++) {
+        assert_ok(acr_pattern_find(p, &room, text, BYTES, from, &found, &begin, &end, &e), &e);
+        assert_true(found);
+        assert_int_equal(begin, from);
+        assert_int_equal(end, BYTES);
+    }
+    acr_pattern_room_free(&room);
+    acr_pattern_free(p);
+    acr_free(text);
+}
+
 static void other_steps_are_refused(void **state)
 {
     static const struct {
@@ -245,6 +273,7 @@ int main(void)
         cmocka_unit_test(other_patterns_are_refused),
         cmocka_unit_test(deep_and_long_patterns_are_refused),
         cmocka_unit_test(endless_searches_end),
+        cmocka_unit_test(long_searches_get_room),
         cmocka_unit_test(other_steps_are_refused),
         cmocka_unit_test(many_and_deep_steps_are_refused),
     };

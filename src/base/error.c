@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <utf8proc.h>
 
 #define ACR_STRING(x) #x
 #define ACR_VERSION_TEXT(major, minor, patch)                                                      \
@@ -36,52 +37,32 @@ const char *accrue_status_name(accrue_status status)
 }
 
 /* Bytes of the printable character at `p`; 0 where there is none. */
-static size_t character(const unsigned char *p)
+static size_t character(const char *p)
 {
-    static const struct {
-        unsigned char first, last, low, high; /* low, high: of the second byte */
-    } kinds[] = {
-        {0xc2, 0xc2, 0xa0, 0xbf}, /* not the control characters below U+00A0 */
-        {0xc3, 0xdf, 0x80, 0xbf}, {0xe0, 0xe0, 0xa0, 0xbf}, {0xe1, 0xec, 0x80, 0xbf},
-        {0xed, 0xed, 0x80, 0x9f}, {0xee, 0xef, 0x80, 0xbf}, {0xf0, 0xf0, 0x90, 0xbf},
-        {0xf1, 0xf3, 0x80, 0xbf}, {0xf4, 0xf4, 0x80, 0x8f},
-    };
-    const size_t n = *p < 0xe0 ? 2 : *p < 0xf0 ? 3 : 4;
+    utf8proc_int32_t c = 0;
+    const utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)p, -1, &c);
 
-    if (*p < 0x80)
-        return *p >= 0x20 && *p != 0x7f;
-    for (int i = 0; i < ACR_COUNT(kinds); i++) {
-        if (*p < kinds[i].first || *p > kinds[i].last)
-            continue;
-        if (p[1] < kinds[i].low || p[1] > kinds[i].high)
-            return 0;
-        for (size_t k = 2; k < n; k++)
-            if ((p[k] & 0xc0) != 0x80)
-                return 0;
-        return n;
-    }
-    return 0;
+    return n < 0 || c < 0x20 || (c >= 0x7f && c < 0xa0) ? 0 : (size_t)n;
 }
 
 void acr_text(char *out, size_t room, const char *s)
 {
-    const unsigned char *p = (const unsigned char *)s;
     size_t used = 0;
 
-    while (*p) {
-        size_t n = character(p), bytes = n;
+    while (*s) {
+        size_t n = character(s), bytes = n;
         char piece[5];
         if (n)
-            memcpy(piece, p, n);
-        else if (*p >= '\t' && *p <= '\r')
+            memcpy(piece, s, n);
+        else if (*s >= '\t' && *s <= '\r')
             bytes = (size_t)snprintf(piece, sizeof piece, " ");
         else
-            bytes = (size_t)snprintf(piece, sizeof piece, "\\x%02x", (unsigned)*p);
+            bytes = (size_t)snprintf(piece, sizeof piece, "\\x%02x", (unsigned)(uint8_t)*s);
         if (used + bytes >= room)
             break;
         memcpy(out + used, piece, bytes);
         used += bytes;
-        p += n ? n : 1;
+        s += n ? n : 1;
     }
     out[used] = '\0';
 }

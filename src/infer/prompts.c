@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_PROMPTS = 1 << 28, MAX_MESSAGES = 1 << 16 }; /* bytes of a file; of a conversation */
+enum { MAX_PROMPTS = 1 << 28 }; /* bytes of a list of texts */
 
 /* A prompt that is complete, of the row-th of the file; one without tokens is none. */
 static accrue_status end_prompt(acr_prompts *p, int64_t row, accrue_error *err)
@@ -106,136 +106,63 @@ cleanup:
     return st;
 }
 
-/* Conversations are read as accrue prepare reads them: "from" and "value" or "role" and "content";
- * a role that is none of these is an answering model's. */
-static const char *asking_role(const char *role)
-{
-    static const char *const names[][2] = {
-        {"human", "user"}, {"user", "user"}, {"system", "system"}, {"tool", "tool"}};
-
-    for (int i = 0; i < ACR_COUNT(names); i++)
-        if (strcmp(role, names[i][0]) == 0)
-            return names[i][1];
-    return NULL;
-}
-
-/* *role is NULL where the message is an answer. */
-static accrue_status read_message(acr_message *out, const json_t *m, const char *place, size_t i,
-                                  accrue_error *err)
-{
-    const char *role = json_string_value(json_object_get(m, "from"));
-    const json_t *content = json_object_get(m, "value");
-
-    if (!role)
-        role = json_string_value(json_object_get(m, "role"));
-    if (!json_string_length(content))
-        content = json_object_get(m, "content");
-    if (!role)
-        return acr_fail(err, ACCRUE_EFORMAT, "%s: message %zu has no 'role' and no 'from'", place,
-                        i);
-    if (content && !json_is_string(content) && !json_is_null(content))
-        return acr_fail(err, ACCRUE_EFORMAT, "%s: message %zu: its content is no text", place, i);
-    out->role = asking_role(role);
-    out->content = json_is_string(content) ? json_string_value(content) : "";
-    return ACCRUE_OK;
-}
-
-/* A conversation up to its first answer. */
-static accrue_status add_conversation(acr_prompts *p, const speech *s, const json_t *list,
-                                      const char *place, accrue_error *err)
-{
-    accrue_status st = ACCRUE_OK;
-    const size_t most = json_array_size(list);
-    acr_message *messages = NULL;
-    int n = 0;
-
-    if (most > MAX_MESSAGES)
-        return acr_fail(err, ACCRUE_EFORMAT, "%s: %zu messages, at most %d expected", place, most,
-                        MAX_MESSAGES);
-    messages = acr_calloc(most + 1, sizeof *messages);
-    if (!messages)
-        return acr_enomem(err, most * sizeof *messages, "a conversation");
-    for (size_t i = 0; i < most; i++) {
-        ACR_TRY(read_message(&messages[n], json_array_get(list, i), place, i, err));
-        if (!messages[n].role)
-            break;
-        n++;
-    }
-    if (n)
-        ACR_TRY(add_messages(p, s, messages, n, place, err));
-
-cleanup:
-    acr_free(messages);
-    return st;
-}
-
-static const json_t *filled(const json_t *line, const char *key)
-{
-    const json_t *v = json_object_get(line, key);
-
-    return json_string_length(v) || json_array_size(v) ? v : NULL;
-}
-
+/* What is said up to the first answer; nothing where an answer is first. */
 static accrue_status add_line(acr_prompts *p, const speech *s, const char *text, size_t bytes,
                               const char *place, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
+    acr_conversation c = {0};
     json_t *line = NULL;
-    const json_t *list = NULL;
+    int n = 0;
 
-    ACR_TRY(acr_json_parse(&line, text, bytes, place, err));
-    list = filled(line, "conversations");
-    list = list ? list : filled(line, "messages");
-    list = list ? list : filled(line, "prompt");
-    if (json_is_string(list)) {
-        const acr_message m = {.role = "user", .content = json_string_value(list)};
-        ACR_TRY(add_messages(p, s, &m, 1, place, err));
-    } else if (json_is_array(list)) {
-        ACR_TRY(add_conversation(p, s, list, place, err));
-    } else {
+    ACR_TRY(acr_line_parse(&line, text, bytes, place, err));
+    ACR_TRY(acr_conversation_read(&c, line, place, err));
+    if (!c.messages) {
         st = acr_fail(err, ACCRUE_EFORMAT, "%s: none of 'conversations', 'messages', 'prompt'",
                       place);
+        goto cleanup;
     }
+    while (n < c.n && strcmp(c.messages[n].role, "assistant") != 0)
+        n++;
+    if (n)
+        ACR_TRY(add_messages(p, s, c.messages, n, place, err));
 
 cleanup:
+    acr_conversation_free(&c);
     json_decref(line);
     return st;
 }
 
-static bool is_space(char c)
-{
-    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
-}
-
-static bool is_blank(const char *s, size_t n)
-{
-    while (n && is_space(s[n - 1]))
-        n--;
-    return n == 0;
-}
-
 /* Lines count from 1 in messages, prompts from 0, blank lines not at all. */
-static accrue_status read_lines(acr_prompts *p, const char *path, const acr_map *map,
-                                const speech *s, int64_t limit, accrue_error *err)
+static accrue_status read_lines(acr_prompts *p, const acr_lines *l, const speech *s, int64_t limit,
+                                accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    const char *at = (const char *)map->data, *end = at + map->bytes;
-    int64_t row = 0;
 
-    for (int64_t line = 1; at < end && (!limit || p->n < limit); line++) {
-        const char *stop = memchr(at, '\n', (size_t)(end - at));
-        const size_t bytes = (size_t)((stop ? stop : end) - at);
+    for (int64_t i = 0; i < l->n && (!limit || p->n < limit); i++) {
         char place[PATH_MAX + 32];
-        snprintf(place, sizeof place, "%s: line %lld", path, (long long)line);
-        if (!is_blank(at, bytes)) {
-            ACR_TRY(add_line(p, s, at, bytes, place, err));
-            ACR_TRY(end_prompt(p, row++, err));
-        }
-        at += bytes + 1;
+        size_t bytes = 0;
+        const char *text = acr_lines_text(l, i, &bytes);
+        snprintf(place, sizeof place, "%s: line %lld", l->path, (long long)l->at[i].number);
+        ACR_TRY(add_line(p, s, text, bytes, place, err));
+        ACR_TRY(end_prompt(p, i, err));
     }
 
 cleanup:
     return st;
+}
+
+/* A line of a conversation is an object, so that a file that begins with a list is one of texts. */
+static bool is_list(const acr_lines *l)
+{
+    size_t bytes = 0;
+    const char *text = l->n ? acr_lines_text(l, 0, &bytes) : NULL;
+
+    while (bytes && (*text == ' ' || *text == '\t' || *text == '\r')) {
+        text++;
+        bytes--;
+    }
+    return bytes && *text == '[';
 }
 
 static accrue_status read_text(acr_prompts *p, const char *path, const char *verifier,
@@ -243,20 +170,17 @@ static accrue_status read_text(acr_prompts *p, const char *path, const char *ver
 {
     accrue_status st = ACCRUE_OK;
     speech s = {0};
-    acr_map map = {0};
-    size_t first = 0;
+    acr_lines lines = {0};
 
-    ACR_TRY(acr_map_open(&map, path, err));
-    while (first < map.bytes && is_space((char)map.data[first]))
-        first++;
+    ACR_TRY(acr_lines_open(&lines, path, err));
     ACR_TRY(open_speech(&s, verifier, err));
-    if (first < map.bytes && map.data[first] == '[')
+    if (is_list(&lines))
         ACR_TRY(read_strings(p, path, &s, limit, err));
     else
-        ACR_TRY(read_lines(p, path, &map, &s, limit, err));
+        ACR_TRY(read_lines(p, &lines, &s, limit, err));
 
 cleanup:
-    acr_map_close(&map);
+    acr_lines_close(&lines);
     acr_chat_free(&s.chat);
     acr_tokenizer_free(s.tokenizer);
     return st;

@@ -4,6 +4,7 @@
  * found together: "assistant\n" before an answer that begins with a line's end is other tokens than
  * alone.  Control tokens are put in as ids, so that no message can make one. */
 #include "text/template.h"
+#include "text/utf8.h"
 
 #include <string.h>
 
@@ -16,34 +17,15 @@ static const char think[] = "<think>", think_end[] = "</think>";
 typedef struct writing {
     acr_ids *ids, *mask;
     const acr_tokenizer *t;
-    char *text; /* since the last control token */
-    size_t used, capacity;
+    acr_buffer text; /* since the last control token */
     size_t header;   /* of `text`, bytes that are the header's, not the assistant's own */
     bool supervised; /* what comes is the assistant's */
     acr_ids alone;   /* of the header by itself */
 } writing;
 
-static accrue_status put_bytes(writing *w, const char *bytes, size_t n, accrue_error *err)
-{
-    if (n > SIZE_MAX / 4 - w->used)
-        return acr_enomem(err, n, "a conversation");
-    if (w->used + n > w->capacity) {
-        size_t more = 2 * (w->used + n);
-        char *moved = acr_realloc(w->text, more);
-        if (!moved)
-            return acr_enomem(err, more, "a conversation");
-        w->text = moved;
-        w->capacity = more;
-    }
-    if (n)
-        memcpy(w->text + w->used, bytes, n);
-    w->used += n;
-    return ACCRUE_OK;
-}
-
 static accrue_status put_text(writing *w, const char *text, accrue_error *err)
 {
-    return put_bytes(w, text, strlen(text), err);
+    return acr_buffer_add_text(&w->text, text, err);
 }
 
 /* The mask of the ids from `first` on, of which the first `header` are not the assistant's. */
@@ -65,18 +47,18 @@ static accrue_status put_ids(writing *w, accrue_error *err)
     accrue_status st = ACCRUE_OK;
     int64_t first = w->ids->n, shared = 0;
 
-    if (!w->used)
+    if (!w->text.n)
         return ACCRUE_OK;
-    ACR_TRY(acr_tokenizer_encode(w->ids, w->t, w->text, w->used, false, err));
+    ACR_TRY(acr_tokenizer_encode(w->ids, w->t, w->text.at, w->text.n, false, err));
     if (w->supervised && w->header) {
         w->alone.n = 0;
-        ACR_TRY(acr_tokenizer_encode(&w->alone, w->t, w->text, w->header, false, err));
+        ACR_TRY(acr_tokenizer_encode(&w->alone, w->t, w->text.at, w->header, false, err));
         while (shared < w->alone.n && first + shared < w->ids->n &&
                w->alone.at[shared] == w->ids->at[first + shared])
             shared++;
     }
     ACR_TRY(put_mask(w, first, shared, err));
-    w->used = w->header = 0;
+    w->text.n = w->header = 0;
 
 cleanup:
     return st;
@@ -106,19 +88,11 @@ typedef struct span {
 /* Bytes of the white space, as Python's str.strip has it, that `s` begins with; 0: none. */
 static size_t white(const char *s, size_t n)
 {
-    static const char *const wide[] = {"\xc2\x85",     "\xc2\xa0",     "\xe1\x9a\x80",
-                                       "\xe2\x80\xa8", "\xe2\x80\xa9", "\xe2\x80\xaf",
-                                       "\xe2\x81\x9f", "\xe3\x80\x80"};
-    const unsigned char *p = (const unsigned char *)s;
+    bool valid = false;
+    size_t bytes = n ? acr_utf8_step(s, n, &valid) : 0;
+    const int32_t c = valid ? acr_utf8_at(s, &bytes) : 0;
 
-    if (n && (*p == ' ' || (*p >= '\t' && *p <= '\r') || (*p >= 0x1c && *p <= 0x1f)))
-        return 1;
-    if (n >= 3 && memcmp(s, "\xe2\x80", 2) == 0 && p[2] >= 0x80 && p[2] <= 0x8a)
-        return 3;
-    for (int i = 0; i < ACR_COUNT(wide); i++)
-        if (n >= strlen(wide[i]) && memcmp(s, wide[i], strlen(wide[i])) == 0)
-            return strlen(wide[i]);
-    return 0;
+    return acr_is_space(c) || (c >= 0x1c && c <= 0x1f) ? bytes : 0;
 }
 
 static span trim(const char *text)
@@ -207,7 +181,7 @@ static accrue_status begin_message(writing *w, const acr_chat *c, const char *ro
         ACR_TRY(put_token(w, c->header_end, err));
         ACR_TRY(put_text(w, "\n\n", err));
     }
-    w->header = w->used;
+    w->header = w->text.n;
 
 cleanup:
     return st;
@@ -239,7 +213,7 @@ static accrue_status put_message(writing *w, const acr_chat *c, const char *role
     ACR_TRY(begin_message(w, c, role, err));
     w->supervised = supervised;
     ACR_TRY(put_text(w, preface, err));
-    ACR_TRY(put_bytes(w, s.at, s.n, err));
+    ACR_TRY(acr_buffer_add(&w->text, s.at, s.n, err));
     ACR_TRY(end_message(w, c, err));
 
 cleanup:
@@ -263,12 +237,12 @@ static accrue_status put_thoughtful(writing *w, const acr_chat *c, const acr_mes
         said = strip_lines(said, true, false);
         ACR_TRY(put_token(w, c->think, err));
         ACR_TRY(put_text(w, "\n", err));
-        ACR_TRY(put_bytes(w, thoughts.at, thoughts.n, err));
+        ACR_TRY(acr_buffer_add(&w->text, thoughts.at, thoughts.n, err));
         ACR_TRY(put_text(w, "\n", err));
         ACR_TRY(put_token(w, c->think_end, err));
         ACR_TRY(put_text(w, "\n\n", err));
     }
-    ACR_TRY(put_bytes(w, said.at, said.n, err));
+    ACR_TRY(acr_buffer_add(&w->text, said.at, said.n, err));
     ACR_TRY(end_message(w, c, err));
 
 cleanup:
@@ -349,7 +323,7 @@ accrue_status acr_chat_encode(acr_ids *ids, acr_ids *mask, const acr_chat *c,
     }
 
 cleanup:
-    acr_free(w.text);
+    acr_buffer_free(&w.text);
     acr_ids_free(&w.alone);
     return st;
 }

@@ -1,7 +1,7 @@
 /* newer.c - general categories of characters that Unicode has had since its version 15: PCRE2 10.42
  * knows 14, utf8proc 2.8 knows 15, and `tokenizers` 0.23 knows 16.  The table is what
  * tools/make_category_table.py prints. */
-#include "text/tokenizer_parts.h"
+#include "text/utf8.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -78,7 +78,7 @@ accrue_status acr_newer_ranges(acr_buffer *out, const char *category, accrue_err
             continue;
         snprintf(text, sizeof text, "\\x{%x}-\\x{%x}", (unsigned)newer[i].first,
                  (unsigned)newer[i].last);
-        ACR_TRY(acr_buffer_add(out, text, strlen(text), err));
+        ACR_TRY(acr_buffer_add_text(out, text, err));
     }
 
 cleanup:

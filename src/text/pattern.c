@@ -147,14 +147,27 @@ accrue_status acr_pattern_room_open(acr_pattern_room *r, accrue_error *err)
     if (memory) {
         r->data = pcre2_match_data_create(1, memory);
         r->context = pcre2_match_context_create(memory);
-        r->stack = pcre2_jit_stack_create(32 << 10, STACK, memory);
     }
     pcre2_general_context_free(memory);
-    if (!r->data || !r->context || (!r->stack && pcre2_config(PCRE2_CONFIG_JIT, NULL) == 1)) {
+    if (!r->data || !r->context) {
         acr_pattern_room_free(r);
-        return acr_enomem(err, STACK, "room for a pattern");
+        return acr_enomem(err, sizeof(void *), "room for a pattern");
     }
     pcre2_set_heap_limit(r->context, HEAP);
+    return ACCRUE_OK;
+}
+
+/* Compiled code begins with 32 KiB of the thread's own stack, which most searches never leave: to
+ * map a larger one takes longer than to find the words of a line. */
+static accrue_status open_stack(acr_pattern_room *r, accrue_error *err)
+{
+    pcre2_general_context *memory = pcre2_general_context_create(allocate, release, NULL);
+
+    if (memory)
+        r->stack = pcre2_jit_stack_create(32 << 10, STACK, memory);
+    pcre2_general_context_free(memory);
+    if (!r->stack)
+        return acr_enomem(err, STACK, "room for a pattern");
     pcre2_jit_stack_assign(r->context, NULL, r->stack);
     return ACCRUE_OK;
 }
@@ -174,33 +187,49 @@ static uint32_t steps_for(size_t n)
     return (uint32_t)(STEPS + STEPS_A_BYTE * (n < most ? n : most));
 }
 
+static int match(const acr_pattern *p, acr_pattern_room *r, const char *text, size_t n, size_t from)
+{
+    const PCRE2_SPTR subject = (PCRE2_SPTR)text;
+
+    return p->fast
+               ? pcre2_jit_match(p->code, subject, n, from, 0, r->data, r->context)
+               : pcre2_match(p->code, subject, n, from, PCRE2_NO_UTF_CHECK, r->data, r->context);
+}
+
 accrue_status acr_pattern_find(const acr_pattern *p, acr_pattern_room *r, const char *text,
                                size_t n, size_t from, bool *found, size_t *begin, size_t *end,
                                accrue_error *err)
 {
-    const PCRE2_SPTR subject = (PCRE2_SPTR)text;
+    accrue_status st = ACCRUE_OK;
+    PCRE2_UCHAR message[160];
     const PCRE2_SIZE *at = NULL;
     int code = 0;
 
     *found = false;
     pcre2_set_match_limit(r->context, steps_for(n));
-    code = p->fast
-               ? pcre2_jit_match(p->code, subject, n, from, 0, r->data, r->context)
-               : pcre2_match(p->code, subject, n, from, PCRE2_NO_UTF_CHECK, r->data, r->context);
+    code = match(p, r, text, n, from);
+    if (code == PCRE2_ERROR_JIT_STACKLIMIT && !r->stack) {
+        ACR_TRY(open_stack(r, err));
+        code = match(p, r, text, n, from);
+    }
     if (code == PCRE2_ERROR_NOMATCH)
-        return ACCRUE_OK;
-    if (code == PCRE2_ERROR_NOMEMORY)
-        return acr_enomem(err, STACK, "room for a pattern");
+        goto cleanup;
+    if (code == PCRE2_ERROR_NOMEMORY) {
+        st = acr_enomem(err, STACK, "room for a pattern");
+        goto cleanup;
+    }
     if (code < 0) {
-        PCRE2_UCHAR message[160];
         if (pcre2_get_error_message(code, message, sizeof message) < 0)
             message[0] = '\0';
-        return acr_fail(err, ACCRUE_ENOTSUP, "%s: pattern, on a text of %zu bytes at byte %zu: %s",
-                        p->where, n, from, (const char *)message);
+        st = acr_fail(err, ACCRUE_ENOTSUP, "%s: pattern, on a text of %zu bytes at byte %zu: %s",
+                      p->where, n, from, (const char *)message);
+        goto cleanup;
     }
     at = pcre2_get_ovector_pointer(r->data);
     *found = true;
     *begin = at[0];
     *end = at[1];
-    return ACCRUE_OK;
+
+cleanup:
+    return st;
 }

@@ -6,6 +6,7 @@
  * texts and outputs that follow each other are one, and what tools would add is left out, because
  * no conversation here has any. */
 #include "text/template.h"
+#include "text/utf8.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -37,11 +38,6 @@ static const struct constant {
 
 /* Nodes ------------------------------------------------------------------------------------- */
 
-typedef struct growing {
-    char *s; /* NUL-terminated where there is any */
-    size_t n, capacity;
-} growing;
-
 typedef struct node {
     bool statement; /* else an output */
     char *s;
@@ -50,34 +46,15 @@ typedef struct node {
 typedef struct nodes {
     node *at;
     int n, capacity;
+    acr_buffer sum; /* outputs behind the last node, to be one */
 } nodes;
-
-static accrue_status add_bytes(growing *t, const char *s, size_t n, accrue_error *err)
-{
-    if (t->n + n + 1 > t->capacity) {
-        size_t more = 2 * (t->n + n + 1);
-        char *moved = acr_realloc(t->s, more);
-        if (!moved)
-            return acr_enomem(err, more, "a chat template");
-        t->s = moved;
-        t->capacity = more;
-    }
-    memcpy(t->s + t->n, s, n);
-    t->n += n;
-    t->s[t->n] = '\0';
-    return ACCRUE_OK;
-}
-
-static accrue_status add_string(growing *t, const char *s, accrue_error *err)
-{
-    return add_bytes(t, s, strlen(s), err);
-}
 
 static void free_nodes(nodes *list)
 {
     for (int i = 0; i < list->n; i++)
         acr_free(list->at[i].s);
     acr_free(list->at);
+    acr_buffer_free(&list->sum);
     memset(list, 0, sizeof *list);
 }
 
@@ -111,34 +88,35 @@ static bool is_blank(char c)
 }
 
 /* A character of a literal, as it stands in the normal form. */
-static accrue_status add_escaped(growing *t, char c, accrue_error *err)
+static accrue_status add_escaped(acr_buffer *t, char c, accrue_error *err)
 {
     const char plain[2] = {c, '\0'};
     const char *s = c == '\n' ? "\\n" : c == '\t' ? "\\t" : c == '\\' ? "\\\\" : plain;
 
-    return add_string(t, c == '\'' ? "\\'" : s, err);
+    return acr_buffer_add_text(t, c == '\'' ? "\\'" : s, err);
 }
 
-static accrue_status add_literal(growing *t, const char *s, size_t n, accrue_error *err)
+static accrue_status add_literal(acr_buffer *t, const char *s, size_t n, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
 
-    ACR_TRY(add_bytes(t, "'", 1, err));
+    ACR_TRY(acr_buffer_add(t, "'", 1, err));
     for (size_t i = 0; i < n; i++)
         ACR_TRY(add_escaped(t, s[i], err));
-    ACR_TRY(add_bytes(t, "'", 1, err));
+    ACR_TRY(acr_buffer_add(t, "'", 1, err));
 
 cleanup:
     return st;
 }
 
 /* The literal at s[*i], which moves behind it. */
-static accrue_status take_literal(growing *t, const char *s, size_t n, size_t *i, accrue_error *err)
+static accrue_status take_literal(acr_buffer *t, const char *s, size_t n, size_t *i,
+                                  accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     char quote = s[(*i)++];
 
-    ACR_TRY(add_bytes(t, "'", 1, err));
+    ACR_TRY(acr_buffer_add(t, "'", 1, err));
     for (; *i < n && s[*i] != quote; (*i)++) {
         char c = s[*i];
         if (c == '\\' && *i + 1 < n) {
@@ -151,7 +129,7 @@ static accrue_status take_literal(growing *t, const char *s, size_t n, size_t *i
         ACR_TRY(add_escaped(t, c, err));
     }
     (*i)++;
-    ACR_TRY(add_bytes(t, "'", 1, err));
+    ACR_TRY(acr_buffer_add(t, "'", 1, err));
 
 cleanup:
     return st;
@@ -174,7 +152,7 @@ static bool take_attribute(const char *s, size_t n, size_t *i, size_t *begin, si
     return true;
 }
 
-static accrue_status normalise(growing *t, const char *s, size_t n, accrue_error *err)
+static accrue_status normalise(acr_buffer *t, const char *s, size_t n, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     size_t begin = 0, end = 0;
@@ -186,17 +164,17 @@ static accrue_status normalise(growing *t, const char *s, size_t n, accrue_error
         } else if (s[i] == '\'' || s[i] == '"') {
             ACR_TRY(take_literal(t, s, n, &i, err));
         } else if (s[i] == '.' && take_attribute(s, n, &i, &begin, &end)) {
-            ACR_TRY(add_string(t, "[", err));
+            ACR_TRY(acr_buffer_add_text(t, "[", err));
             ACR_TRY(add_literal(t, s + begin, end - begin, err));
-            ACR_TRY(add_string(t, "]", err));
+            ACR_TRY(acr_buffer_add_text(t, "]", err));
         } else if (is_word(s[i])) {
             while (i < n && is_word(s[i]))
                 i++;
-            if (t->n && is_word(t->s[t->n - 1]))
-                ACR_TRY(add_string(t, " ", err));
-            ACR_TRY(add_bytes(t, s + k, i - k, err));
+            if (t->n && is_word(t->at[t->n - 1]))
+                ACR_TRY(acr_buffer_add_text(t, " ", err));
+            ACR_TRY(acr_buffer_add(t, s + k, i - k, err));
         } else {
-            ACR_TRY(add_bytes(t, s + i++, 1, err));
+            ACR_TRY(acr_buffer_add(t, s + i++, 1, err));
         }
     }
 
@@ -215,20 +193,27 @@ static size_t literal_end(const char *s, size_t i)
 /* 'a' + 'b' becomes 'ab' where nothing binds tighter to either. */
 static void join_literals(char *s)
 {
+    size_t used = 0;
+
     for (size_t i = 0; s[i];) {
+        const bool loose = used == 0 || strchr("+=(,", s[used - 1]);
         size_t end = 0, next = 0;
         if (s[i] != '\'') {
-            i++;
+            s[used++] = s[i++];
             continue;
         }
-        end = literal_end(s, i);
-        next = s[end] == '+' && s[end + 1] == '\'' ? literal_end(s, end + 1) : 0;
-        if (next && !strchr("|.[(*", s[next] ? s[next] : '+') &&
-            (i == 0 || strchr("+=(,", s[i - 1])))
-            memmove(s + end - 1, s + end + 2, strlen(s + end + 2) + 1);
-        else
+        for (end = literal_end(s, i);; end = next) {
+            memmove(s + used, s + i, end - i);
+            used += end - i;
             i = end;
+            next = s[end] == '+' && s[end + 1] == '\'' ? literal_end(s, end + 1) : 0;
+            if (!next || !loose || strchr("|.[(*", s[next] ? s[next] : '+'))
+                break;
+            used--;
+            i += 2;
+        }
     }
+    s[used] = '\0';
 }
 
 /* An output of sums alone, which another can be added to. */
@@ -242,32 +227,49 @@ static bool is_sum(const char *s)
     return strcmp(s, any) != 0;
 }
 
+static accrue_status end_sum(nodes *out, accrue_error *err)
+{
+    char *s = out->sum.at;
+
+    out->sum = (acr_buffer){0};
+    if (!s)
+        return ACCRUE_OK;
+    join_literals(s);
+    return add_node(out, false, s, err);
+}
+
 static accrue_status add_output(nodes *out, const char *s, accrue_error *err)
 {
-    node *last = out->n ? &out->at[out->n - 1] : NULL;
-    char *sum = NULL;
+    accrue_status st = ACCRUE_OK;
+    char *alone = NULL;
 
     if (!*s)
         return ACCRUE_OK;
-    if (!last || last->statement || !is_sum(last->s) || !is_sum(s)) {
-        sum = acr_strdup(s);
-        return sum ? add_node(out, false, sum, err) : acr_enomem(err, strlen(s), "a chat template");
+    if (is_sum(s)) {
+        if (out->sum.n)
+            ACR_TRY(acr_buffer_add(&out->sum, "+", 1, err));
+        return acr_buffer_add_text(&out->sum, s, err);
     }
-    sum = acr_sprintf("%s+%s", last->s, s);
-    if (!sum)
-        return acr_enomem(err, strlen(s), "a chat template");
-    acr_free(last->s);
-    last->s = sum;
-    join_literals(sum);
-    return ACCRUE_OK;
+    ACR_TRY(end_sum(out, err));
+    alone = acr_strdup(s);
+    st = alone ? add_node(out, false, alone, err) : acr_enomem(err, strlen(s), "a chat template");
+
+cleanup:
+    return st;
 }
 
 static accrue_status add_statement(nodes *out, const char *word, const char *rest,
                                    accrue_error *err)
 {
-    char *s = acr_sprintf("%s%s", word, rest);
+    accrue_status st = ACCRUE_OK;
+    char *s = NULL;
 
-    return s ? add_node(out, true, s, err) : acr_enomem(err, strlen(rest), "a chat template");
+    ACR_TRY(end_sum(out, err));
+    s = acr_sprintf("%s%s", word, rest);
+    st = s ? add_node(out, true, s, err) : acr_enomem(err, strlen(rest), "a chat template");
+
+cleanup:
+    return st;
 }
 
 /* Parsing ----------------------------------------------------------------------------------- */
@@ -312,7 +314,7 @@ static accrue_status take_text(nodes *out, source *in, size_t end, bool dash, bo
                                accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    growing t = {0};
+    acr_buffer t = {0};
     size_t begin = in->at, line = end;
 
     while (in->strip && begin < end && is_blank(in->s[begin]))
@@ -325,18 +327,18 @@ static accrue_status take_text(nodes *out, source *in, size_t end, bool dash, bo
         end = line;
     if (end > begin) {
         ACR_TRY(add_literal(&t, in->s + begin, end - begin, err));
-        ACR_TRY(add_output(out, t.s, err));
+        ACR_TRY(add_output(out, t.at, err));
     }
 
 cleanup:
-    acr_free(t.s);
+    acr_buffer_free(&t);
     return st;
 }
 
 static accrue_status take_tag(nodes *out, source *in, size_t tag, bool *whole, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
-    growing t = {0};
+    acr_buffer t = {0};
     char kind = in->s[tag + 1], mark = tag + 2 < in->n ? in->s[tag + 2] : '\0';
     size_t begin = tag + 2 + (mark == '-' || mark == '+');
     size_t close = find_end(in, begin, kind), end = close;
@@ -355,16 +357,16 @@ static accrue_status take_tag(nodes *out, source *in, size_t tag, bool *whole, a
     }
     if (kind == '#')
         goto cleanup;
-    ACR_TRY(add_bytes(&t, "", 0, err));
+    ACR_TRY(acr_buffer_add(&t, "", 0, err));
     ACR_TRY(normalise(&t, in->s + begin, end - begin, err));
-    join_literals(t.s);
+    join_literals(t.at);
     if (kind == '{')
-        ACR_TRY(add_output(out, t.s, err));
+        ACR_TRY(add_output(out, t.at, err));
     else
-        ACR_TRY(add_statement(out, t.s, "", err));
+        ACR_TRY(add_statement(out, t.at, "", err));
 
 cleanup:
-    acr_free(t.s);
+    acr_buffer_free(&t);
     return st;
 }
 
@@ -383,6 +385,7 @@ static accrue_status parse(nodes *out, const char *s, size_t n, bool *whole, acc
         }
         ACR_TRY(take_tag(out, &in, tag, whole, err));
     }
+    ACR_TRY(end_sum(out, err));
 
 cleanup:
     return st;
@@ -497,6 +500,7 @@ static accrue_status normal_form(nodes *out, const char *s, size_t n, bool *whol
 
     ACR_TRY(parse(&list, s, n, whole, err));
     ACR_TRY(fold(out, &list, &i, true, 0, err));
+    ACR_TRY(end_sum(out, err));
 
 cleanup:
     free_nodes(&list);

@@ -17,8 +17,8 @@ accrue_status acr_load_flag(bool *out, const json_t *object, const char *key, co
     return ACCRUE_OK;
 }
 
-accrue_status acr_load_type(const char **out, const json_t *object, const char *where,
-                            accrue_error *err)
+static accrue_status load_type(const char **out, const json_t *object, const char *where,
+                               accrue_error *err)
 {
     *out = json_string_value(json_object_get(object, "type"));
     if (!*out)
@@ -265,9 +265,6 @@ cleanup:
 
 /* Normalizer and decoder ------------------------------------------------------------------- */
 
-/* Calls part(ctx, object) for an object that is no Sequence, and for those in one. */
-typedef accrue_status (*acr_part)(void *ctx, const char *type, const char *where,
-                                  accrue_error *err);
 static accrue_status each_part(const json_t *json, const char *list, const char *where, int depth,
                                acr_part part, void *ctx, accrue_error *err)
 {
@@ -277,9 +274,9 @@ static accrue_status each_part(const json_t *json, const char *list, const char 
     json_t *inner = NULL;
     size_t i = 0;
 
-    ACR_TRY(acr_load_type(&type, json, where, err));
+    ACR_TRY(load_type(&type, json, where, err));
     if (strcmp(type, "Sequence"))
-        return part(ctx, type, where, err);
+        return part(ctx, json, type, where, err);
     parts = json_object_get(json, list);
     if (!json_is_array(parts) || depth == MAX_DEPTH) {
         st = acr_fail(err, ACCRUE_EFORMAT, "%s: %s: an array expected, nested at most %d deep",
@@ -293,11 +290,19 @@ cleanup:
     return st;
 }
 
-static accrue_status normalizer_part(void *ctx, const char *type, const char *where,
-                                     accrue_error *err)
+accrue_status acr_load_parts(const json_t *json, const char *list, const char *where, acr_part part,
+                             void *ctx, accrue_error *err)
+{
+    return json && !json_is_null(json) ? each_part(json, list, where, 0, part, ctx, err)
+                                       : ACCRUE_OK;
+}
+
+static accrue_status normalizer_part(void *ctx, const json_t *json, const char *type,
+                                     const char *where, accrue_error *err)
 {
     bool *nfc = ctx;
 
+    (void)json;
     if (strcmp(type, "NFC"))
         return acr_fail(err, ACCRUE_ENOTSUP, "%s: type %s; supported: NFC", where, type);
     *nfc = true;
@@ -305,10 +310,12 @@ static accrue_status normalizer_part(void *ctx, const char *type, const char *wh
 }
 
 /* ByteLevel makes one text of all tokens, so that a Fuse after it changes nothing. */
-static accrue_status decoder_part(void *ctx, const char *type, const char *where, accrue_error *err)
+static accrue_status decoder_part(void *ctx, const json_t *json, const char *type,
+                                  const char *where, accrue_error *err)
 {
     bool *bytes = ctx;
 
+    (void)json;
     if (!*bytes && !strcmp(type, "ByteLevel"))
         *bytes = true;
     else if (!*bytes || strcmp(type, "Fuse"))
@@ -317,8 +324,8 @@ static accrue_status decoder_part(void *ctx, const char *type, const char *where
     return ACCRUE_OK;
 }
 
-static accrue_status load_parts(acr_tokenizer *t, const json_t *json, const char *name,
-                                accrue_error *err)
+static accrue_status load_both_ends(acr_tokenizer *t, const json_t *json, const char *name,
+                                    accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     const json_t *normalizer = json_object_get(json, "normalizer");
@@ -331,16 +338,12 @@ static accrue_status load_parts(acr_tokenizer *t, const json_t *json, const char
         st = acr_enomem(err, strlen(name), "names");
         goto cleanup;
     }
-    if (normalizer && !json_is_null(normalizer))
-        ACR_TRY(
-            each_part(normalizer, "normalizers", in_normalizer, 0, normalizer_part, &t->nfc, err));
-    if (decoder && !json_is_null(decoder))
-        ACR_TRY(each_part(decoder, "decoders", in_decoder, 0, decoder_part, &bytes, err));
+    ACR_TRY(
+        acr_load_parts(normalizer, "normalizers", in_normalizer, normalizer_part, &t->nfc, err));
+    ACR_TRY(acr_load_parts(decoder, "decoders", in_decoder, decoder_part, &bytes, err));
     if (!bytes)
         st = acr_fail(err, ACCRUE_ENOTSUP,
-                      "%s: no ByteLevel; only byte-level tokenizers are "
-                      "supported",
-                      in_decoder);
+                      "%s: no ByteLevel; only byte-level tokenizers are supported", in_decoder);
 
 cleanup:
     acr_free(in_normalizer);
@@ -387,7 +390,7 @@ accrue_status acr_tokenizer_load(acr_tokenizer *t, const json_t *json, const cha
         goto cleanup;
     }
     ACR_TRY(load_model(&t->bpe, json_object_get(json, "model"), added, name, err));
-    ACR_TRY(load_parts(t, json, name, err));
+    ACR_TRY(load_both_ends(t, json, name, err));
     ACR_TRY(acr_load_steps(t, json_object_get(json, "pre_tokenizer"), name, err));
     ACR_TRY(acr_load_added(t, added, name, err));
     t->bos = bos ? acr_tokenizer_id(t, bos) : -1;

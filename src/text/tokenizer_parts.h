@@ -3,38 +3,7 @@
 #define ACR_TOKENIZER_PARTS_H
 
 #include "text/text.h"
-
-/* UTF-8 ------------------------------------------------------------------------------------ */
-
-/* The length of the character at `p`, of `n` > 0 bytes; where there is none, *valid is false and
- * the length that of the longest part of one (at least 1), which one U+FFFD replaces. */
-size_t acr_utf8_step(const char *p, size_t n, bool *valid);
-/* Where the first byte is that belongs to no character; `n` where there is none. */
-size_t acr_utf8_bad(const char *p, size_t n);
-/* The character at `p`, of valid UTF-8, and the one that ends before `end`, in a text from `p`. */
-int32_t acr_utf8_at(const char *p, size_t *bytes);
-int32_t acr_utf8_before(const char *p, const char *end, size_t *bytes);
-size_t acr_utf8_put(char *out, int32_t c); /* at most 4 bytes */
-bool acr_is_space(int32_t c);              /* White_Space */
-bool acr_is_word(int32_t c);               /* alphabetic, mark, decimal digit, connector */
-bool acr_is_number(int32_t c);             /* general category N */
-
-/* The first letter of the category of a character of Unicode 15 or 16; 0 for an older one. */
-char acr_newer_category(int32_t c);
-
-/* A growing text, NUL-terminated when it is not empty; { 0 } is an empty one. */
-typedef struct acr_buffer {
-    char *at;
-    size_t n, room;
-} acr_buffer;
-accrue_status acr_buffer_add(acr_buffer *b, const char *bytes, size_t n, accrue_error *err);
-void acr_buffer_free(acr_buffer *b);
-/* Appends, for a class of a pattern, those of a category ("L") or of a part of one ("Lu"). */
-accrue_status acr_newer_ranges(acr_buffer *out, const char *category, accrue_error *err);
-/* Appends the canonical composition of valid UTF-8. */
-accrue_status acr_nfc(acr_buffer *out, const char *text, size_t n, accrue_error *err);
-/* Appends `n` bytes with U+FFFD for what is no UTF-8. */
-accrue_status acr_utf8_repair(acr_buffer *out, const char *bytes, size_t n, accrue_error *err);
+#include "text/utf8.h"
 
 /* Byte-level BPE --------------------------------------------------------------------------- */
 
@@ -198,8 +167,11 @@ accrue_status acr_load_added(acr_tokenizer *t, const json_t *json, const char *n
 /* A flag of an object; EFORMAT where it is neither true nor false, or not there. */
 accrue_status acr_load_flag(bool *out, const json_t *object, const char *key, const char *where,
                             accrue_error *err);
-/* The "type" of an object; EFORMAT where it is no object with one. */
-accrue_status acr_load_type(const char **out, const json_t *object, const char *where,
-                            accrue_error *err);
+/* Calls part(ctx, object, type, where) for an object with a "type", and where that is "Sequence"
+ * for those in its `list`, in order, nested or not; for none where it is null or not there. */
+typedef accrue_status (*acr_part)(void *ctx, const json_t *json, const char *type,
+                                  const char *where, accrue_error *err);
+accrue_status acr_load_parts(const json_t *json, const char *list, const char *where, acr_part part,
+                             void *ctx, accrue_error *err);
 
 #endif

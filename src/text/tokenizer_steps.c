@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-enum { MAX_DEPTH = 8 };
-
 /* The words of byte-level BPE as GPT-2 defined them (Radford et al. 2019). */
 static const char GPT2[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
@@ -111,41 +109,22 @@ cleanup:
     return st;
 }
 
-static accrue_status load_step(loader *l, const json_t *json, int depth, accrue_error *err)
+static accrue_status load_step(void *ctx, const json_t *json, const char *type, const char *where,
+                               accrue_error *err)
 {
-    accrue_status st = ACCRUE_OK;
-    const char *type = NULL;
-    const json_t *parts = NULL;
-    json_t *part = NULL;
-    size_t i = 0;
+    loader *l = ctx;
 
-    ACR_TRY(acr_load_type(&type, json, l->where, err));
-    if (!strcmp(type, "Sequence")) {
-        parts = json_object_get(json, "pretokenizers");
-        if (!json_is_array(parts) || depth == MAX_DEPTH) {
-            st = acr_fail(err, ACCRUE_EFORMAT,
-                          "%s: pretokenizers: an array expected, nested at most %d deep", l->where,
-                          MAX_DEPTH);
-            goto cleanup;
-        }
-        json_array_foreach(parts, i, part) ACR_TRY(load_step(l, part, depth + 1, err));
-        goto cleanup;
-    }
     if (l->bytes)
-        st = acr_fail(err, ACCRUE_ENOTSUP, "%s: %s after ByteLevel is not supported", l->where,
-                      type);
-    else if (!strcmp(type, "ByteLevel"))
-        st = load_byte_level(l, json, err);
-    else if (!strcmp(type, "Split"))
-        st = load_split(l, json, err);
-    else if (!strcmp(type, "Digits"))
-        st = load_digits(l, json, err);
-    else
-        st = acr_fail(err, ACCRUE_ENOTSUP,
-                      "%s: type %s; supported: ByteLevel, Split, Digits, Sequence", l->where, type);
-
-cleanup:
-    return st;
+        return acr_fail(err, ACCRUE_ENOTSUP, "%s: %s after ByteLevel is not supported", where,
+                        type);
+    if (!strcmp(type, "ByteLevel"))
+        return load_byte_level(l, json, err);
+    if (!strcmp(type, "Split"))
+        return load_split(l, json, err);
+    if (!strcmp(type, "Digits"))
+        return load_digits(l, json, err);
+    return acr_fail(err, ACCRUE_ENOTSUP,
+                    "%s: type %s; supported: ByteLevel, Split, Digits, Sequence", where, type);
 }
 
 accrue_status acr_load_steps(acr_tokenizer *t, const json_t *json, const char *name,
@@ -159,8 +138,7 @@ accrue_status acr_load_steps(acr_tokenizer *t, const json_t *json, const char *n
         st = acr_enomem(err, strlen(name), "names");
         goto cleanup;
     }
-    if (json && !json_is_null(json))
-        ACR_TRY(load_step(&l, json, 0, err));
+    ACR_TRY(acr_load_parts(json, "pretokenizers", where, load_step, &l, err));
     if (!l.bytes)
         st = acr_fail(err, ACCRUE_ENOTSUP,
                       "%s: no ByteLevel; only byte-level tokenizers are supported", where);
@@ -271,24 +249,14 @@ cleanup:
     return st;
 }
 
-static bool same_text(const acr_added_set *s, int *which)
-{
-    for (*which = 1; *which < s->n; (*which)++) {
-        const acr_added *a = &s->at[*which - 1], *b = a + 1;
-        if (a->n == b->n && !memcmp(a->text, b->text, a->n))
-            return true;
-    }
-    return false;
-}
-
 static accrue_status sort_set(acr_added_set *s, const char *name, accrue_error *err)
 {
-    int which = 0;
-
     acr_added_sort(s);
-    if (same_text(s, &which))
-        return acr_fail(err, ACCRUE_EFORMAT, "%s: added_tokens: \"%s\" twice", name,
-                        s->at[which].text);
+    for (int i = 1; i < s->n; i++) {
+        const acr_added *a = &s->at[i - 1], *b = a + 1;
+        if (a->n == b->n && !memcmp(a->text, b->text, a->n))
+            return acr_fail(err, ACCRUE_EFORMAT, "%s: added_tokens: \"%s\" twice", name, b->text);
+    }
     return ACCRUE_OK;
 }
 

@@ -43,7 +43,7 @@ static accrue_status refuse(const translator *t, const char *what)
 
 static accrue_status put(translator *t, const char *text)
 {
-    return acr_buffer_add(t->out, text, strlen(text), t->err);
+    return acr_buffer_add_text(t->out, text, t->err);
 }
 
 static accrue_status put_code(translator *t, long code)
@@ -192,7 +192,7 @@ static accrue_status plain(translator *t)
     return literal(t, c);
 }
 
-/* A part of a class; `range` is whether a - stands before it that makes a range of it. */
+/* A part of a class: a character, or an escape that stands for a set of them. */
 static accrue_status class_part(translator *t, bool *set)
 {
     *set = false;

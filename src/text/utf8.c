@@ -1,5 +1,5 @@
 /* utf8.c - characters of a text: validity, classes, composition, repair. */
-#include "text/tokenizer_parts.h"
+#include "text/utf8.h"
 
 #include <string.h>
 #include <utf8proc.h>
@@ -56,15 +56,10 @@ size_t acr_utf8_bad(const char *p, size_t n)
 
 int32_t acr_utf8_at(const char *p, size_t *bytes)
 {
-    const uint8_t *u = (const uint8_t *)p;
+    utf8proc_int32_t c = 0;
 
-    *bytes = u[0] < 0x80 ? 1 : u[0] < 0xe0 ? 2 : u[0] < 0xf0 ? 3 : 4;
-    switch (*bytes) {
-    case 1: return u[0];
-    case 2: return (u[0] & 0x1f) << 6 | (u[1] & 0x3f);
-    case 3: return (u[0] & 0x0f) << 12 | (u[1] & 0x3f) << 6 | (u[2] & 0x3f);
-    default: return (u[0] & 0x07) << 18 | (u[1] & 0x3f) << 12 | (u[2] & 0x3f) << 6 | (u[3] & 0x3f);
-    }
+    *bytes = (size_t)utf8proc_iterate((const utf8proc_uint8_t *)p, -1, &c);
+    return c;
 }
 
 int32_t acr_utf8_before(const char *p, const char *end, size_t *bytes)
@@ -148,6 +143,11 @@ accrue_status acr_buffer_add(acr_buffer *b, const char *bytes, size_t n, accrue_
     return ACCRUE_OK;
 }
 
+accrue_status acr_buffer_add_text(acr_buffer *b, const char *text, accrue_error *err)
+{
+    return acr_buffer_add(b, text, strlen(text), err);
+}
+
 void acr_buffer_free(acr_buffer *b)
 {
     acr_free(b->at);
@@ -210,8 +210,8 @@ static void order_marks(int32_t *at, int32_t *spare, size_t n)
     }
 }
 
-/* Canonical decomposition; no character has more than four characters, nor more than 3 of them a
- * byte. */
+/* Canonical decomposition.  `room` has two places for each byte: a character becomes three for two
+ * bytes at most, or four for three. */
 static size_t decompose(int32_t *out, size_t room, const char *text, size_t n)
 {
     size_t used = 0, bytes = 0;
