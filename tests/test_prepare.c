@@ -1,8 +1,7 @@
 /* test_prepare.c - data sets made of lines: the peer's rows, the forms of a line, what is faulty,
  * and what becomes of folders that are there. */
-#include "folder_test.h"
-
 #include "convert/prepare_parts.h"
+#include "folder_test.h"
 
 #include <dirent.h>
 #include <unistd.h>
