@@ -243,11 +243,12 @@ static accrue_status put_layers(acr_export *e, accrue_error *err)
 {
     const json_t *ids = json_object_get(e->config, "eagle_aux_hidden_state_layer_ids");
     const json_int_t layers = json_integer_value(json_object_get(e->verifier, "num_hidden_layers"));
-    const json_int_t usual[] = {2, layers / 2, layers - 3};
+    int usual[ACR_DEFAULT_AUX];
 
     if (layers < 1 || layers > 1 << 20)
         return acr_fail(err, ACCRUE_EFORMAT, "%s: \"num_hidden_layers\" is %lld, a count expected",
                         e->verifier_name, (long long)layers);
+    acr_default_layers(usual, (int)layers);
     acr_gguf_put_array(&e->keys, ARCH "target_layers", ACR_GGUF_ITEM_I32, ACR_COUNT(usual));
     for (size_t i = 0; i < (size_t)ACR_COUNT(usual); i++) {
         const json_t *given = json_array_get(ids, i);

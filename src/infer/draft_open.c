@@ -155,8 +155,9 @@ accrue_status acr_draft_layers(int out[ACR_MAX_AUX], const acr_config *c, int n_
 {
     const char key[] = "eagle_aux_hidden_state_layer_ids";
     const json_t *ids = json_object_get(c->json, key);
-    const int defaults[] = {2, n_layers / 2, n_layers - 3};
+    int defaults[ACR_DEFAULT_AUX];
 
+    acr_default_layers(defaults, n_layers);
     for (int i = 0; i < c->n_aux; i++) {
         const json_t *id = json_array_get(ids, (size_t)i);
         const json_int_t given = id ? json_integer_value(id) : defaults[i % ACR_COUNT(defaults)];

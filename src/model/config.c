@@ -128,16 +128,24 @@ const json_t *acr_verifier_config(const json_t *json)
     return json_is_object(text) ? text : json;
 }
 
+void acr_default_layers(int out[ACR_DEFAULT_AUX], int n_layers)
+{
+    out[0] = 2;
+    out[1] = n_layers / 2;
+    out[2] = n_layers - 3;
+}
+
 accrue_status acr_target_layer_ids(int out[ACR_MAX_AUX], int *n, const accrue_train_options *opt,
                                    const json_t *verifier, accrue_error *err)
 {
     acr_fields r = {.object = acr_verifier_config(verifier), .name = opt->verifier, .err = err};
     int layers = (int)acr_field_int(&r, "num_hidden_layers", 0, 1, 1 << 20);
-    int defaults[] = {2, layers / 2, layers - 3};
+    int defaults[ACR_DEFAULT_AUX];
     const int *ids = opt->n_target_layer_ids ? opt->target_layer_ids : defaults;
 
     if (r.status)
         return r.status;
+    acr_default_layers(defaults, layers);
     *n = opt->n_target_layer_ids ? opt->n_target_layer_ids : ACR_COUNT(defaults);
     if (*n > ACR_MAX_AUX)
         return acr_fail(err, ACCRUE_EINVAL, "--target-layer-ids: %d ids, at most %d expected", *n,

@@ -63,7 +63,10 @@ accrue_status acr_config_read(acr_config *out, const json_t *json, const char *n
 accrue_status acr_config_create(acr_config *out, const accrue_train_options *opt,
                                 const json_t *verifier, int64_t draft_vocab_size,
                                 accrue_error *err);
-/* [2, n/2, n-3], or the ids given, checked against the verifier's number of layers. */
+/* The auxiliary layers of a verifier of n layers where nothing names them: 2, n/2, n-3. */
+enum { ACR_DEFAULT_AUX = 3 };
+void acr_default_layers(int out[ACR_DEFAULT_AUX], int n_layers);
+/* The same, or the ids given, checked against the verifier's number of layers. */
 accrue_status acr_target_layer_ids(int out[ACR_MAX_AUX], int *n, const accrue_train_options *opt,
                                    const json_t *verifier, accrue_error *err);
 void acr_config_free(acr_config *c);
