@@ -93,6 +93,7 @@ figure format_short(double x);          /* five figures, for people */
 figure format_exact(double x);          /* the shortest that reads back equal; "null" for NaN */
 /* `s` as UTF-8, with a question mark for each byte that is none or that nobody sees. */
 void format_name(char *out, size_t bytes, const char *s);
+bool is_utf8(const char *s, size_t bytes);
 
 double ratio(double sum, double total); /* 0 where total is */
 
@@ -314,10 +315,11 @@ bool plot_is_picture(const char *path); /* the name ends in .svg or .png */
 
 /* Signals --------------------------------------------------------------------------------- */
 
-/* From here on SIGTERM, SIGINT and SIGHUP ask for a stop and SIGUSR1 for a save.  `grace`: seconds
- * that the window is given to end in; `of_several`: this is one rank of several that a launcher has
- * started. */
-void signals_catch(double grace, bool of_several);
+/* From here on SIGTERM, SIGINT and SIGHUP ask for a stop; a second one ends the process. */
+void signals_catch(void);
+/* The same for a run, which SIGUSR1 asks for a save.  `grace`: seconds that the window is given to
+ * end in; `of_several`: this is one rank of several that a launcher has started. */
+void signals_catch_run(double grace, bool of_several);
 void signals_begin(void);  /* training begins; before it a stop needs no save and is at once */
 void signals_over(void);   /* all is done; the launcher ends ranks for the first that exits badly */
 int signals_answer(void);  /* to an event: an accrue_answer */

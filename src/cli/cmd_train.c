@@ -413,7 +413,7 @@ static int train_launched(const cli_options *o, launch *job)
         code = launch_threads(job, o->train.ranks, o->threads, &threads);
     if (!code) {
         accrue_set_threads(threads);
-        signals_catch(o->grace, job->comm);
+        signals_catch_run(o->grace, job->comm);
         code = o->dry_run ? dry_run(o, job) : train(o, job);
     }
     if (job->comm)

@@ -3,7 +3,6 @@
 
 #include "cli.h"
 
-#include <jansson.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -270,16 +269,6 @@ static bool is_word(const char *text)
     return true;
 }
 
-/* libyaml writes what lies behind Unicode and does not read it. */
-static bool is_utf8(const char *text)
-{
-    json_t *string = json_string(text);
-    bool fine = string;
-
-    json_decref(string);
-    return fine;
-}
-
 static int append(void *into, unsigned char *data, size_t bytes)
 {
     return fwrite(data, 1, bytes, into) == bytes;
@@ -314,7 +303,8 @@ char *config_quote(const char *text)
 
     if (is_word(text))
         return strdup(text);
-    if (!is_utf8(text) || !yaml_emitter_initialize(&emitter))
+    /* libyaml writes what lies behind Unicode and does not read it. */
+    if (!is_utf8(text, strlen(text)) || !yaml_emitter_initialize(&emitter))
         return NULL;
     memory = open_memstream(&line, &bytes);
     if (memory) {

@@ -192,7 +192,7 @@ figure format_exact(double x)
     return out;
 }
 
-static bool is_utf8(const char *s, size_t bytes)
+bool is_utf8(const char *s, size_t bytes)
 {
     json_t *text = json_stringn(s, bytes);
     bool fine = text;

@@ -1,4 +1,5 @@
-/* signals.c - SIGTERM, SIGINT and SIGHUP end a run at the end of its window, SIGUSR1 saves it. */
+/* signals.c - SIGTERM, SIGINT and SIGHUP end a run at the end of its window and other long calls at
+ * the next progress; SIGUSR1 saves a run. */
 #include "cli.h"
 
 #include <signal.h>
@@ -33,7 +34,8 @@ static void stop_before(int number)
     _exit(!told || number == SIGINT ? EXIT_INTERRUPTED : of_job ? 128 + number : 0);
 }
 
-/* The second one does not wait for anything.  A save under way leaves the older checkpoint. */
+/* The second one does not wait for anything: what is under way on the disk is left, and comes to no
+ * name. */
 static void on_stop(int number)
 {
     if (!begun)
@@ -61,16 +63,27 @@ static void handle(int number, void (*handler)(int))
         sigaction(number, &action, NULL);
 }
 
-void signals_catch(double grace, bool of_several)
+static void catch_stops(void)
 {
-    grace_seconds = grace;
-    of_job = of_several;
     handle(SIGINT, on_stop);
     handle(SIGTERM, on_stop);
     handle(SIGHUP, on_stop);
-    handle(SIGUSR1, on_save);
-    signal(SIGPIPE, SIG_IGN); /* who read the progress has left; the training has not */
+    signal(SIGPIPE, SIG_IGN); /* who read the progress has left; the work has not */
     signal(SIGXFSZ, SIG_IGN); /* a file over the limit is an error like a full disk */
+}
+
+void signals_catch(void)
+{
+    signals_begin();
+    catch_stops();
+}
+
+void signals_catch_run(double grace, bool of_several)
+{
+    grace_seconds = grace;
+    of_job = of_several;
+    catch_stops();
+    handle(SIGUSR1, on_save);
 }
 
 void signals_over(void)

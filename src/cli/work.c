@@ -1,52 +1,11 @@
-/* work.c - long calls of the library: their progress, and the signals that stop them. */
+/* work.c - long calls of the library: their progress, and how they end. */
 #include "cli.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 static const double redraw_seconds = 0.1, line_seconds = 5;
-
-/* `timeout` and the like send the same signal to a process and to its group: one wish, twice. */
-static const double echo_seconds = 0.5;
-
-static volatile sig_atomic_t stopped;
-static struct timespec stopped_at;
-
-static double since_stopped(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)(now.tv_sec - stopped_at.tv_sec) +
-           1e-9 * (double)(now.tv_nsec - stopped_at.tv_nsec);
-}
-
-/* The second one does not wait for anything; what is on the disk is whole, and goes on. */
-static void on_stop(int number)
-{
-    if (stopped && since_stopped() > echo_seconds)
-        _exit(128 + number);
-    if (stopped)
-        return;
-    clock_gettime(CLOCK_MONOTONIC, &stopped_at);
-    stopped = number;
-}
-
-/* What the parent has made ignored, as nohup does, stays so. */
-static void catch_signals(void)
-{
-    const int all[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction before, action = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
-
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        if (sigaction(all[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
-            sigaction(all[i], &action, NULL);
-    signal(SIGPIPE, SIG_IGN); /* who read the progress has left; the work has not */
-    signal(SIGXFSZ, SIG_IGN); /* a file over the limit is an error like a full disk */
-}
 
 void work_open(work *w, bool quiet)
 {
@@ -59,7 +18,7 @@ void work_open(work *w, bool quiet)
 void work_begin(work *w, bool quiet)
 {
     work_open(w, quiet);
-    catch_signals();
+    signals_catch();
 }
 
 bool work_due(work *w, double seconds)
@@ -107,7 +66,7 @@ int work_progress(const accrue_progress *p, void *payload)
     const char *left = made > 0 ? time.s : "?";
     char line[200];
 
-    if (stopped)
+    if (signals_stopped())
         return 1;
     if (p->done == p->total || !work_due(w, p->seconds))
         return 0;
@@ -129,9 +88,9 @@ int work_progress(const accrue_progress *p, void *payload)
 int work_end(work *w, accrue_status status, const accrue_error *err)
 {
     work_clear(w);
-    if (status == ACCRUE_ECANCELED && stopped)
-        return cli_fail(128 + stopped,
+    if (status == ACCRUE_ECANCELED && signals_stopped())
+        return cli_fail(128 + signals_stopped(),
                         w->begins_anew ? "%s (%s)" : "%s by %s; the same command goes on",
-                        err->message, signals_name(stopped));
+                        err->message, signals_name(signals_stopped()));
     return status ? cli_fail(cli_exit_code(status), "%s", err->message) : EXIT_SUCCESS;
 }
