@@ -254,7 +254,45 @@ static void defaults_of_a_checkpoint(void **state)
                         true, &e),
               &e);
     assert_true(c.rope.llama3 && fabs(c.rope.factor - 8) <= 0);
+    assert_true(fabs(c.rope.original_max_position - 32) <= 0);
     acr_config_free(&c);
+}
+
+/* As transformers 5 reads them. */
+static void reads_rope_in_all_its_places(void **state)
+{
+    static const char llama3[] = "{\"rope_type\": \"llama3\", \"factor\": 8, \"rope_theta\": 500, "
+                                 "\"low_freq_factor\": 1, \"high_freq_factor\": 4%s}";
+    const char key[] = "original_max_position_embeddings";
+    const struct {
+        const char *in, *beside;
+        double expected;
+    } cases[] = {{", \"original_max_position_embeddings\": 64", "32", 32},
+                 {", \"original_max_position_embeddings\": 64", NULL, 64},
+                 {", \"original_max_position_embeddings\": 64", "null", 64},
+                 {"", "32", 32},
+                 {"", NULL, 512}};
+
+    (void)state;
+    for (int i = 0; i < ACR_COUNT(cases); i++) {
+        char text[300];
+        acr_rope_config rope = {0};
+        accrue_error e = {0};
+        json_t *config = json_object();
+        acr_fields r = {.object = config, .name = "config", .err = &e};
+
+        snprintf(text, sizeof text, llama3, cases[i].in);
+        json_object_set_new(config, "max_position_embeddings", json_integer(512));
+        json_object_set_new(config, "rope_scaling", json_object());
+        json_object_set_new(config, "rope_parameters", json_loads(text, 0, NULL));
+        if (cases[i].beside)
+            json_object_set_new(config, key, json_loads(cases[i].beside, JSON_DECODE_ANY, NULL));
+        acr_field_rope(&r, &rope);
+        assert_ok(r.status, &e);
+        assert_true(rope.llama3 && fabs(rope.theta - 500) <= 0);
+        assert_true(fabs(rope.original_max_position - cases[i].expected) <= 0);
+        json_decref(config);
+    }
 }
 
 static void refuses_by_name(void **state)
@@ -523,6 +561,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mirrors_as_the_peer),
+        cmocka_unit_test(reads_rope_in_all_its_places),
         cmocka_unit_test(writes_every_key_of_a_checkpoint),
         cmocka_unit_test(flags_reach_the_configuration),
         cmocka_unit_test(draft_config_is_used),

@@ -107,12 +107,25 @@ void acr_field_heads(acr_fields *r, int64_t hidden_size, int64_t default_head_di
                              r->name, *n_heads, *n_kv_heads);
 }
 
-/* "rope_parameters" (transformers 5) or "rope_theta" and "rope_scaling" (before). */
+/* The positions of the training before the scaling: beside it, else in it, else the model's own. */
+static double original_positions(acr_fields *config, acr_fields *scaling)
+{
+    const char key[] = "original_max_position_embeddings";
+
+    if (!acr_absent(json_object_get(config->object, key)))
+        return acr_field_real(config, key, 0);
+    if (!acr_absent(json_object_get(scaling->object, key)))
+        return acr_field_real(scaling, key, 0);
+    return acr_field_real(config, "max_position_embeddings", 0);
+}
+
+/* "rope_parameters" (transformers 5) or "rope_theta" and "rope_scaling" (before; an empty one is
+ * none). */
 void acr_field_rope(acr_fields *r, acr_rope_config *out)
 {
     const json_t *older = json_object_get(r->object, "rope_scaling");
-    const json_t *scaling =
-        acr_absent(older) ? json_object_get(r->object, "rope_parameters") : older;
+    const bool is_none = acr_absent(older) || (json_is_object(older) && !json_object_size(older));
+    const json_t *scaling = is_none ? json_object_get(r->object, "rope_parameters") : older;
     acr_fields s = {.object = scaling, .name = r->name, .err = r->err, .status = r->status};
     const char *type = "default";
 
@@ -143,8 +156,7 @@ void acr_field_rope(acr_fields *r, acr_rope_config *out)
         out->factor = acr_field_real(&s, "factor", (double)NAN);
         out->low_freq_factor = acr_field_real(&s, "low_freq_factor", (double)NAN);
         out->high_freq_factor = acr_field_real(&s, "high_freq_factor", (double)NAN);
-        out->original_max_position =
-            acr_field_real(&s, "original_max_position_embeddings", (double)NAN);
+        out->original_max_position = original_positions(r, &s);
         acr_field_require(&s,
                           out->factor > 0 && out->low_freq_factor > 0 &&
                               out->high_freq_factor > out->low_freq_factor &&
