@@ -400,6 +400,11 @@ static void refuses_rows_and_folders_that_are_in_the_way(void **state)
     assert_fails(accrue_extract(&r, &o, NULL, NULL, &e), ACCRUE_EMISMATCH, &e, "row 0",
                  "expected 0 to 49", NULL);
     write_whole_verifier(verifier, TINY_VOCAB, 7);
+    shell(acr_sprintf("sed -i 's/embeddings\": 512/embeddings\": 3/' '%s/config.json'", verifier));
+    assert_fails(accrue_extract(&r, &o, NULL, NULL, &e), ACCRUE_EMISMATCH, &e,
+                 ".arrow: row 0: ", " tokens, but the verifier has 3 positions", NULL);
+    assert_false(acr_exists(states));
+    write_whole_verifier(verifier, TINY_VOCAB, 7);
     write_text(states, "a file");
     assert_fails(accrue_extract(&r, &o, NULL, NULL, &e), ACCRUE_EIO, &e, "cannot open", states,
                  NULL);

@@ -329,6 +329,24 @@ static void needs_the_verifier_whole(void **state)
     acr_free(a);
 }
 
+/* But where training cuts rows short enough, their length does not count. */
+static void refuses_rows_of_more_tokens_than_positions(void **state)
+{
+    char *a = out_named("a");
+    accrue_train_options o = options(without, a);
+    accrue_error e = {0};
+
+    (void)state;
+    o.total_seq_len = 20;
+    shell(acr_sprintf("sed -i 's/embeddings\": 512/embeddings\": 20/' '%s/config.json'", verifier));
+    assert_fails(accrue_train(&o, NULL, NULL, &e), ACCRUE_EMISMATCH, &e, ".arrow: row ",
+                 " tokens, but the verifier has 20 positions", NULL);
+    o.total_seq_len = 19;
+    assert_ok(accrue_train(&o, NULL, NULL, &e), &e);
+    write_whole_verifier(verifier, TINY_VOCAB, 7);
+    acr_free(a);
+}
+
 /* What is made and is no number is a fault of its row. */
 static void bad_states_are_a_rows_fault(void **state)
 {
@@ -383,17 +401,12 @@ static void gives_back_everything_when_memory_ends(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(trains_to_the_bits_of_files),
-        TEST(makes_what_is_missing_among_files),
-        TEST(ranks_share_one_verifier),
-        TEST(a_run_goes_on_to_the_same_bits),
-        TEST(verification_is_that_of_files),
-        TEST(layers_are_the_drafts),
-        TEST(refuses_layers_that_are_not_there),
-        TEST(refuses_files_of_another_kind),
-        TEST(needs_the_verifier_whole),
-        TEST(bad_states_are_a_rows_fault),
-        TEST(gives_back_everything_when_memory_ends),
+        TEST(trains_to_the_bits_of_files),       TEST(makes_what_is_missing_among_files),
+        TEST(ranks_share_one_verifier),          TEST(a_run_goes_on_to_the_same_bits),
+        TEST(verification_is_that_of_files),     TEST(layers_are_the_drafts),
+        TEST(refuses_layers_that_are_not_there), TEST(refuses_files_of_another_kind),
+        TEST(needs_the_verifier_whole),          TEST(refuses_rows_of_more_tokens_than_positions),
+        TEST(bad_states_are_a_rows_fault),       TEST(gives_back_everything_when_memory_ends),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

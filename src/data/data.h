@@ -174,6 +174,9 @@ void acr_dataset_close(acr_dataset *d);
 int64_t acr_dataset_rows(const acr_dataset *d);
 int64_t acr_dataset_tokens(const acr_dataset *d,
                            int64_t row); /* from offsets alone; 0 past the end */
+/* EMISMATCH where a row has more tokens than a model has positions. */
+accrue_status acr_dataset_check_positions(const acr_dataset *d, int64_t positions,
+                                          accrue_error *err);
 accrue_status acr_dataset_row(acr_row *out, acr_dataset *d, int64_t row, accrue_error *err);
 /* A row as it is in the file, unchecked; *mask_tokens is the length of its loss_mask. */
 void acr_dataset_raw_row(acr_row *out, int64_t *mask_tokens, const acr_dataset *d, int64_t row);

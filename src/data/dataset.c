@@ -219,6 +219,18 @@ static accrue_status null_value(accrue_fault *f, const acr_arrow_chunk *c, int64
     return ACCRUE_OK;
 }
 
+accrue_status acr_dataset_check_positions(const acr_dataset *d, int64_t positions,
+                                          accrue_error *err)
+{
+    for (int64_t row = 0; row < acr_dataset_rows(d); row++)
+        if (acr_dataset_tokens(d, row) > positions)
+            return acr_fail(err, ACCRUE_EMISMATCH,
+                            "%s: row %lld: %lld tokens, but the verifier has %lld positions",
+                            find_chunk(d, row)->name, (long long)row,
+                            (long long)acr_dataset_tokens(d, row), (long long)positions);
+    return ACCRUE_OK;
+}
+
 accrue_status acr_dataset_fault(accrue_fault *f, int *rule, const acr_dataset *d, int64_t row,
                                 int64_t vocab_size)
 {

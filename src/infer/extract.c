@@ -379,6 +379,8 @@ static accrue_status make_all(extraction *x, accrue_error *err)
     if (!x->n)
         return ACCRUE_OK;
     ACR_TRY(acr_verifier_open(&x->verifier, x->opt->verifier, x->opt->compute, positions, err));
+    ACR_TRY(acr_dataset_check_positions(x->data, acr_verifier_describe(x->verifier)->max_positions,
+                                        err));
     ACR_TRY(
         acr_extractor_create(&x->extractor, x->verifier, x->aux, x->shape.n_aux, positions, err));
     x->started = acr_seconds(); /* for the rate of what is made from here on */

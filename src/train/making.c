@@ -132,6 +132,16 @@ static accrue_status find_layers(int aux[ACR_MAX_AUX], const acr_setup *s, accru
     return st ? acr_fail(err, st, "--on-missing extract: %s", why.message) : ACCRUE_OK;
 }
 
+/* A row is cut behind total_seq_len, so that a longer one may still do. */
+static accrue_status check_positions(const acr_setup *s, accrue_error *err)
+{
+    const int64_t positions = acr_verifier_describe(s->verifier->verifier)->max_positions;
+
+    return s->shape.total_seq_len < positions
+               ? ACCRUE_OK
+               : acr_dataset_check_positions(s->data, positions, err);
+}
+
 accrue_status acr_making_open(acr_making *out, const acr_setup *s, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
@@ -140,6 +150,7 @@ accrue_status acr_making_open(acr_making *out, const acr_setup *s, accrue_error 
     memset(out, 0, sizeof *out);
     if (!s->verifier)
         return ACCRUE_OK;
+    ACR_TRY(check_positions(s, err));
     ACR_TRY(find_layers(aux, s, err));
     ACR_TRY(acr_extractor_create(&out->extractor, s->verifier->verifier, aux, s->shape.n_aux,
                                  s->shape.total_seq_len + 1, err));
