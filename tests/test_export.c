@@ -395,6 +395,13 @@ static void test_out(void **state)
                      ACCRUE_OK);
     assert_int_equal(export_to(path_of("y.gguf"), DRAFT, VERIFIER, ACCRUE_EXPORT_Q8_0, &err),
                      ACCRUE_OK);
+    run("ln -s y.gguf '%s' && ln -s nowhere '%s'", path_of("link.gguf"), path_of("broken.gguf"));
+    assert_int_equal(export_to(path_of("link.gguf"), DRAFT, VERIFIER, ACCRUE_EXPORT_F32, &err),
+                     ACCRUE_OK);
+    run("test -h '%s' && test -f '%s'", path_of("link.gguf"), path_of("y.gguf"));
+    assert_int_equal(export_to(path_of("broken.gguf"), DRAFT, VERIFIER, ACCRUE_EXPORT_F32, &err),
+                     ACCRUE_EIO);
+    assert_non_null(strstr(err.message, "broken.gguf: cannot follow the link"));
     run("mkdir '%s'", path_of("z.gguf.partial"));
     assert_int_equal(export_to(path_of("z.gguf"), DRAFT, VERIFIER, ACCRUE_EXPORT_F32, &err),
                      ACCRUE_EIO);

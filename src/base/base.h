@@ -167,6 +167,9 @@ accrue_status acr_make_parents(const char *path, accrue_error *err); /* the fold
 size_t acr_parents_there(const char *path);
 void acr_remove_parents(const char *path, size_t there);
 char *acr_parent(const char *path); /* the folder that it is in; NULL when out of memory */
+/* A copy of `path`, or of the name that it leads to as a symbolic link, so that what is renamed to
+ * it leaves the link alone; EIO where it leads nowhere. */
+accrue_status acr_linked_path(char **out, const char *path, accrue_error *err);
 /* ENOSPACE where the file system of `dir` has no room for so much; `what` it is, for messages. */
 accrue_status acr_check_room(const char *dir, int64_t bytes, const char *what, accrue_error *err);
 /* Whether it is like one of the patterns ("d2t-*.npy"), which NULL ends. */

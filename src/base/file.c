@@ -56,6 +56,22 @@ char *acr_parent(const char *path)
     return acr_sprintf("%.*s", slash == path ? 1 : (int)(slash - path), path);
 }
 
+accrue_status acr_linked_path(char **out, const char *path, accrue_error *err)
+{
+    struct stat link;
+    char *real = NULL;
+
+    *out = NULL;
+    if (lstat(path, &link) == 0 && S_ISLNK(link.st_mode)) {
+        real = realpath(path, NULL);
+        if (!real)
+            return acr_fail_errno(err, errno, "cannot follow the link", path);
+    }
+    *out = acr_strdup(real ? real : path);
+    free(real);
+    return *out ? ACCRUE_OK : acr_enomem(err, strlen(path), "a path");
+}
+
 accrue_status acr_make_parents(const char *name, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;

@@ -223,9 +223,12 @@ static accrue_status write_all(acr_export *e, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     const acr_gguf_source source = {.rows = acr_export_rows, .ctx = e};
-    char *partial = acr_sprintf("%s.partial", e->opt->out), *folder = acr_parent(e->opt->out);
+    char *name = NULL, *partial = NULL, *folder = NULL;
     bool made = false;
 
+    ACR_TRY(acr_linked_path(&name, e->opt->out, err));
+    partial = acr_sprintf("%s.partial", name);
+    folder = acr_parent(name);
     if (!partial || !folder) {
         st = acr_enomem(err, strlen(e->opt->out), "a path");
         goto cleanup;
@@ -241,7 +244,7 @@ static accrue_status write_all(acr_export *e, accrue_error *err)
         e->progress.total += (int64_t)e->tensors[i].bytes;
     ACR_TRY(acr_gguf_write(partial, &e->keys, e->tensors, e->n, &source, err));
     ACR_TRY(acr_sync(partial, err));
-    if (rename(partial, e->opt->out) != 0) {
+    if (rename(partial, name) != 0) {
         st = acr_fail_errno(err, errno, "cannot rename to it from its temporary name", e->opt->out);
         goto cleanup;
     }
@@ -251,6 +254,7 @@ static accrue_status write_all(acr_export *e, accrue_error *err)
 cleanup:
     if (made)
         unlink(partial);
+    acr_free(name);
     acr_free(partial);
     acr_free(folder);
     return st;

@@ -70,17 +70,25 @@ static void remove_left_overs(const acr_new_folder *f, const char *prefix)
 /* `dir` without slashes at its end, what is above it, and its temporary name. */
 static accrue_status set_paths(acr_new_folder *f, char **prefix, const char *dir, accrue_error *err)
 {
-    char *slash = NULL;
+    accrue_status st = ACCRUE_OK;
+    char *bare = acr_strdup(dir), *slash = NULL;
 
-    f->dir = acr_strdup(dir);
-    for (size_t n = f->dir ? strlen(dir) : 0; n > 1 && f->dir[n - 1] == '/'; n--)
-        f->dir[n - 1] = '\0';
-    slash = f->dir ? strrchr(f->dir, '/') : NULL;
-    f->parent = f->dir ? acr_parent(f->dir) : NULL;
-    *prefix = f->dir ? acr_sprintf(".%s.tmp-", slash ? slash + 1 : f->dir) : NULL;
+    if (!bare)
+        return acr_enomem(err, strlen(dir), "a path");
+    for (size_t n = strlen(dir); n > 1 && bare[n - 1] == '/'; n--)
+        bare[n - 1] = '\0';
+    ACR_TRY(acr_linked_path(&f->dir, bare, err));
+    slash = strrchr(f->dir, '/');
+    f->parent = acr_parent(f->dir);
+    *prefix = acr_sprintf(".%s.tmp-", slash ? slash + 1 : f->dir);
     f->temporary =
         f->parent && *prefix ? acr_sprintf("%s/%s%ld", f->parent, *prefix, (long)getpid()) : NULL;
-    return f->temporary ? ACCRUE_OK : acr_enomem(err, strlen(dir), "a path");
+    if (!f->temporary)
+        st = acr_enomem(err, strlen(dir), "a path");
+
+cleanup:
+    acr_free(bare);
+    return st;
 }
 
 accrue_status acr_new_folder_make(acr_new_folder *f, const char *dir, const char *const *files,
