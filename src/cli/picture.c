@@ -5,7 +5,9 @@
 
 #include <cairo-svg.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define PNG_SCALE 2
 
@@ -87,7 +89,8 @@ static cairo_status_t draw_png(FILE *out, double width, double height, ink_draw 
     return status ? status : ended;
 }
 
-int ink_picture(const char *path, double width, double height, ink_draw draw, void *ctx)
+static int write_picture(const char *path, bool is_png, double width, double height, ink_draw draw,
+                         void *ctx)
 {
     cairo_status_t status = CAIRO_STATUS_SUCCESS;
     FILE *out = fopen(path, "we");
@@ -96,9 +99,30 @@ int ink_picture(const char *path, double width, double height, ink_draw draw, vo
     if (!out)
         return -1;
     errno = 0;
-    status = (plot_is_png(path) ? draw_png : draw_svg)(out, width, height, draw, ctx);
+    status = (is_png ? draw_png : draw_svg)(out, width, height, draw, ctx);
     failed = status || ferror(out);
     if (status && !errno)
         errno = status == CAIRO_STATUS_NO_MEMORY ? ENOMEM : EIO;
     return fclose(out) || failed ? -1 : 0;
+}
+
+int ink_picture(const char *path, double width, double height, ink_draw draw, void *ctx)
+{
+    char *real = realpath(path, NULL); /* a link stays one */
+    const char *name = real ? real : path;
+    size_t room = strlen(name) + sizeof ".tmp";
+    char *temporary = cli_realloc(NULL, room, 1);
+    int failed = 0, reason = 0;
+
+    snprintf(temporary, room, "%s.tmp", name);
+    failed = write_picture(temporary, plot_is_png(path), width, height, draw, ctx) ||
+             rename(temporary, name);
+    if (failed) {
+        reason = errno;
+        unlink(temporary);
+        errno = reason;
+    }
+    free(temporary);
+    free(real);
+    return failed ? -1 : 0;
 }

@@ -69,7 +69,6 @@ static void catch_stops(void)
     handle(SIGTERM, on_stop);
     handle(SIGHUP, on_stop);
     signal(SIGPIPE, SIG_IGN); /* who read the progress has left; the work has not */
-    signal(SIGXFSZ, SIG_IGN); /* a file over the limit is an error like a full disk */
 }
 
 void signals_catch(void)

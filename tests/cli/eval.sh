@@ -37,6 +37,18 @@ grep -q '^acceptance length  [0-9.]* drafted tokens a round, [0-9.]* with the bo
     complain "no acceptance length: $(cat out)"
 grep -q '<svg' plot.svg || complain "plot.svg is no picture"
 
+# A limit that no picture is within: the one that is there stays.
+cp plot.svg before.svg
+(
+    ulimit -f 4
+    "$accrue" eval draft --prompts prompts.json --max-new-tokens 4 --out plot.svg >out 2>err
+    [ $? = 1 ] || complain "a picture over the limit: exit status not 1, $(cat err)"
+    exit "$failed"
+) || failed=1
+grep -qF 'plot.svg: File too large' err || complain "a picture over the limit: $(cat err)"
+cmp -s plot.svg before.svg || complain "a picture that cannot be written costs the one that is there"
+[ -e plot.svg.tmp ] && complain "a part of a picture is left"
+
 # The same answers whatever is drafted, in whatever way prompts are given, on any number of threads.
 for flags in '--num-speculative-tokens 1' '--num-speculative-tokens 7' '--threads 1' \
     '--verifier-name-or-path verifier'; do
