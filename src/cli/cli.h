@@ -315,6 +315,8 @@ bool plot_is_picture(const char *path); /* the name ends in .svg or .png */
 
 /* Signals --------------------------------------------------------------------------------- */
 
+/* For every command: what files do to the process becomes an error like others. */
+void signals_of_files(void);
 /* From here on SIGTERM, SIGINT and SIGHUP ask for a stop; a second one ends the process. */
 void signals_catch(void);
 /* The same for a run, which SIGUSR1 asks for a save.  `grace`: seconds that the window is given to

@@ -77,14 +77,14 @@ static const struct {
      "tokenizer where the file carries a byte-level BPE vocabulary.",
      "A folder that is a finished import of the same file is left as it is.\n"
      "Exit status: 0 done; 1 failed while writing, and nothing is left; 2 bad input: a flag, a "
-     "value or a file."},
+     "value or a file; 130 stopped by SIGINT, 143 by SIGTERM, 129 by SIGHUP."},
     {FOR_GENERATE, "generate", " DATA.jsonl",
      "Answer the conversations of a data set anew with the verifier: drafts are trained on what it "
      "says. Every user turn is answered, with the answers before it in view.",
      "A line of DATA has 'messages' or 'conversations' (role and content, or from and value), or a "
      "'prompt'. The same command goes on where it was stopped, and ends with the same file.\n"
      "Exit status: 0 done; 1 failed while running; 2 bad input: a flag, a value or a file; 130 "
-     "stopped by SIGINT."},
+     "stopped by SIGINT, 143 by SIGTERM, 129 by SIGHUP."},
     {FOR_PREPARE, "prepare", " FILE.jsonl...",
      "Make the data set that accrue train and speculators train read out of conversations, texts, "
      "or rows of tokens, one on a line. Ids, masks and order are those of speculators "
@@ -93,14 +93,14 @@ static const struct {
      "value), 'prompt' with 'completion' or 'response', 'text', or 'input_ids' with 'loss_mask'. "
      "Each answer of a conversation becomes a row.\n"
      "Exit status: 0 done, or there already; 1 failed while running; 2 bad input: a flag, a value "
-     "or a file."},
+     "or a file; 130 stopped by SIGINT, 143 by SIGTERM, 129 by SIGHUP."},
     {FOR_EXTRACT, "extract", "",
      "Make the hidden states of the verifier for the rows of a data set, as files that accrue "
      "train "
      "and speculators train read. Files that are there and whole are kept; the same command goes "
      "on where it was stopped.",
      "Exit status: 0 done; 1 failed while running; 2 bad input: a flag, a value or a file, or a "
-     "disk without room for all; 130 stopped by SIGINT."},
+     "disk without room for all; 130 stopped by SIGINT, 143 by SIGTERM, 129 by SIGHUP."},
     {FOR_TRAIN, "train", "",
      "Train an EAGLE-3 draft model for a verifier. The flags have the names and defaults of "
      "speculators train.",
@@ -123,7 +123,8 @@ static const struct {
      "FILE is replaced where it is a GGUF file, and is whole or not there. What llama.cpp cannot "
      "do "
      "at all is refused by name.\n"
-     "Exit status: 0 done; 1 failed while writing; 2 bad input: a flag, a value or a file."},
+     "Exit status: 0 done; 1 failed while writing; 2 bad input: a flag, a value or a file; 130 "
+     "stopped by SIGINT, 143 by SIGTERM, 129 by SIGHUP."},
     {FOR_CHECK, "check", " DATA",
      "Read a data set, its hidden states and vocabulary maps whole and show every fault: "
      "everything that accrue train would stop at or leave out. Sizes that no flag gives are "

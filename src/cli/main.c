@@ -4,7 +4,6 @@
 #include "flags.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <string.h>
 
 static int cmd_help(int argc, char **argv);
@@ -116,7 +115,7 @@ int main(int argc, char **argv)
     const struct command *c = NULL;
 
     open_streams();
-    signal(SIGXFSZ, SIG_IGN); /* a file over the limit is an error like a full disk */
+    signals_of_files();
     if (argc < 2) {
         print_usage(stderr);
         return EXIT_BAD_INPUT;

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define PNG_SCALE 2
@@ -106,23 +107,34 @@ static int write_picture(const char *path, bool is_png, double width, double hei
     return fclose(out) || failed ? -1 : 0;
 }
 
-int ink_picture(const char *path, double width, double height, ink_draw draw, void *ctx)
+/* By way of another name, so that the picture before it stays where this one cannot be written. */
+static int replace_picture(const char *path, bool is_png, double width, double height,
+                           ink_draw draw, void *ctx)
 {
-    char *real = realpath(path, NULL); /* a link stays one */
-    const char *name = real ? real : path;
-    size_t room = strlen(name) + sizeof ".tmp";
+    size_t room = strlen(path) + sizeof ".tmp";
     char *temporary = cli_realloc(NULL, room, 1);
     int failed = 0, reason = 0;
 
-    snprintf(temporary, room, "%s.tmp", name);
-    failed = write_picture(temporary, plot_is_png(path), width, height, draw, ctx) ||
-             rename(temporary, name);
+    snprintf(temporary, room, "%s.tmp", path);
+    failed = write_picture(temporary, is_png, width, height, draw, ctx) || rename(temporary, path);
     if (failed) {
         reason = errno;
         unlink(temporary);
         errno = reason;
     }
     free(temporary);
-    free(real);
     return failed ? -1 : 0;
+}
+
+int ink_picture(const char *path, double width, double height, ink_draw draw, void *ctx)
+{
+    char *real = realpath(path, NULL); /* a link stays one */
+    const char *name = real ? real : path;
+    struct stat is;
+    bool device = stat(name, &is) == 0 && !S_ISREG(is.st_mode); /* which nothing may replace */
+    int failed = (device ? write_picture : replace_picture)(name, plot_is_png(path), width, height,
+                                                            draw, ctx);
+
+    free(real);
+    return failed;
 }

@@ -3,6 +3,7 @@
 #include "cli.h"
 
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -54,6 +55,16 @@ static void on_save(int number)
     save_asked = 1;
 }
 
+/* What is mapped and is no longer there. */
+static void on_lost(int number)
+{
+    static const char text[] =
+        "accrue: a file was cut while it was read, or its disk failed (SIGBUS)\n";
+
+    (void)number;
+    _exit(write(STDERR_FILENO, text, sizeof text - 1) >= 0 ? EXIT_FAILURE : 128 + SIGBUS);
+}
+
 /* What the parent has made ignored, as nohup does, stays so. */
 static void handle(int number, void (*handler)(int))
 {
@@ -61,6 +72,12 @@ static void handle(int number, void (*handler)(int))
 
     if (sigaction(number, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
         sigaction(number, &action, NULL);
+}
+
+void signals_of_files(void)
+{
+    signal(SIGXFSZ, SIG_IGN); /* a file over the limit is an error like a full disk */
+    signal(SIGBUS, on_lost);
 }
 
 static void catch_stops(void)

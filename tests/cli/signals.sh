@@ -112,6 +112,14 @@ until [ -s "$work/nohup/metrics.jsonl" ]; do sleep 0.01; done
 kill -HUP $pid
 wait "$pid" || complain "SIGHUP stopped a run under nohup: $(cat "$work/nohup.out")"
 
+# What a file that is cut while it is mapped does to the process.
+begin cut
+kill -BUS $pid
+ends 1
+grep -qxF 'accrue: a file was cut while it was read, or its disk failed (SIGBUS)' "$work/cut.err" ||
+    complain "SIGBUS is not told: $(cat "$work/cut.err")"
+same cut
+
 # Who reads the progress leaves: the training ends as any, and says what was not shown.
 # shellcheck disable=SC2086
 {
