@@ -1,6 +1,8 @@
 /* test_prepare_faults.c - lines that are faulty: what is told of them, and what is left out. */
 #include "prepare_test.h"
 
+#define TEN "0123456789"
+
 static void faulty_lines_are_told(void **state)
 {
     static const char *const cases[][2] = {
@@ -12,10 +14,19 @@ static void faulty_lines_are_told(void **state)
         {"{\"messages\": \"x\"}", "none of"},
         {"{\"input_ids\": [1]}", "none of"},
         {"{\"input_ids\": [1], \"loss_mask\": []}", "1 input_ids, but 0 in loss_mask"},
-        {"{\"input_ids\": [1, 99999], \"loss_mask\": [0, 1]}", "input_ids 1 is no integer from 0"},
-        {"{\"input_ids\": [-1], \"loss_mask\": [1]}", "input_ids 0"},
-        {"{\"input_ids\": [1.5], \"loss_mask\": [1]}", "input_ids 0"},
-        {"{\"input_ids\": [1], \"loss_mask\": [2]}", "loss_mask 0 is no integer from 0 to 1"},
+        {"{\"input_ids\": [1, 99999], \"loss_mask\": [0, 1]}",
+         "input_ids[1] is 99999, an integer from 0 to 396 expected"},
+        {"{\"input_ids\": [-1], \"loss_mask\": [1]}", "input_ids[0] is -1, an integer"},
+        {"{\"input_ids\": [1.5], \"loss_mask\": [1]}", "input_ids[0] is 1.5, an integer"},
+        {"{\"input_ids\": [null], \"loss_mask\": [1]}", "input_ids[0] is null, an integer"},
+        {"{\"input_ids\": [{\"id\": [7]}], \"loss_mask\": [1]}",
+         "input_ids[0] is {\"id\":[7]}, an integer"},
+        {"{\"input_ids\": [1], \"loss_mask\": [2]}",
+         "loss_mask[0] is 2, an integer from 0 to 1 expected"},
+        {"{\"input_ids\": [1], \"loss_mask\": [\"" TEN TEN TEN TEN TEN TEN "\"]}",
+         "loss_mask[0] is \"" TEN TEN TEN TEN TEN "01234..., an integer"},
+        {"{\"input_ids\": [1], \"loss_mask\": [\"" TEN TEN TEN TEN TEN "0123\u00e9ABCD\"]}",
+         "loss_mask[0] is \"" TEN TEN TEN TEN TEN "0123..., an integer"},
         {"{\"messages\": [{\"content\": \"q\"}]}", "message 0 has no 'role'"},
         {"{\"messages\": [1]}", "message 0 has no 'role'"},
         {"{\"messages\": [{\"role\": \"user\", \"content\": [1]}]}", "message 0: its content is"},

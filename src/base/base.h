@@ -138,6 +138,9 @@ double acr_seconds(void);                     /* monotonic, like these */
 accrue_status acr_json_load(json_t **out, const char *path, size_t max_bytes, accrue_error *err);
 accrue_status acr_json_parse(json_t **out, const char *text, size_t bytes, const char *name,
                              accrue_error *err);
+/* A value as JSON for messages: on one line, cut to `room` bytes ("..." ends it); "missing" for
+ * NULL. */
+void acr_json_brief(char *out, size_t room, const json_t *value);
 /* A string for people to read: where it is not UTF-8, as acr_text makes it. */
 json_t *acr_json_string(const char *s); /* NULL when out of memory */
 /* Indent 2, sorted keys, shortest numbers that read back equal, final newline. */
