@@ -165,6 +165,22 @@ static void texts_and_tokens_are_taken(void **state)
     assert_fails(prepare(&e), ACCRUE_EIO, &e, "tokenizer.json", NULL);
 }
 
+/* Editors on Windows put one before a text. */
+static void a_byte_order_mark_is_no_part_of_the_first_line(void **state)
+{
+    acr_dataset *d =
+        rows_of("\xef\xbb\xbf{\"input_ids\": [5, 6], \"loss_mask\": [0, 1]}\n{\"text\": \"a\"}");
+    accrue_error e;
+
+    (void)state;
+    assert_int_equal(acr_dataset_rows(d), 2);
+    acr_dataset_close(d);
+    write_text(lines, "\xef\xbb\xbf\n{\"text\": \"a\"}\n?");
+    assert_fails(prepare(&e), ACCRUE_EFORMAT, &e, lines, "line 3: column 1", NULL);
+    write_text(lines, "{\"text\": \"a\"}\n\xef\xbb\xbf{}"); /* where it is no first thing */
+    assert_fails(prepare(&e), ACCRUE_EFORMAT, &e, lines, "line 2: ", "'\\xef\\xbb\\xbf'", NULL);
+}
+
 /* A header may end with a token that an answer goes on with.  Where the question with its header
  * fills the row, the peer has no row, though that token is the answer's. */
 static void what_fills_a_row_leaves_nothing(void **state)
@@ -452,6 +468,7 @@ int main(void)
         cmocka_unit_test(orders_are_numpys),
         PREPARED(every_form_is_taken),
         PREPARED(texts_and_tokens_are_taken),
+        PREPARED(a_byte_order_mark_is_no_part_of_the_first_line),
         PREPARED(what_fills_a_row_leaves_nothing),
         PREPARED(the_same_is_not_made_again),
         PREPARED(other_folders_are_left_alone),

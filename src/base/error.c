@@ -42,7 +42,7 @@ static size_t character(const char *p)
     utf8proc_int32_t c = 0;
     const utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)p, -1, &c);
 
-    return n < 0 || c < 0x20 || (c >= 0x7f && c < 0xa0) ? 0 : (size_t)n;
+    return n < 0 || c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0xfeff ? 0 : (size_t)n;
 }
 
 void acr_text(char *out, size_t room, const char *s)
