@@ -144,6 +144,29 @@ static void configurations_that_change_the_arithmetic_are_refused(void **state)
     }
 }
 
+/* Of two files that say which tokens end an answer, the one that counts. */
+static void the_file_of_a_bad_value_is_named(void **state)
+{
+    static const char *const files[] = {"config.json", "generation_config.json"};
+
+    (void)state;
+    for (int i = 0; i < ACR_COUNT(files); i++) {
+        acr_verifier *v = NULL;
+        accrue_error e = {0};
+        char *says = acr_sprintf("%s/%s: \"eos_token_id\" is a string, an integer expected", folder,
+                                 files[i]);
+
+        change_model("qwen3", files[i], "{\"eos_token_id\":\"</s>\"}");
+        if (i == 0) {
+            char *other = acr_sprintf("%s/%s", folder, files[1]);
+            unlink(other);
+            acr_free(other);
+        }
+        assert_fails(open_changed(&v, &e), ACCRUE_EFORMAT, &e, says, NULL);
+        acr_free(says);
+    }
+}
+
 /* A window that no sequence outgrows, and one that is switched off, hide nothing. */
 static void harmless_configurations_are_taken(void **state)
 {
@@ -339,6 +362,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(configurations_that_change_the_arithmetic_are_refused),
+        cmocka_unit_test(the_file_of_a_bad_value_is_named),
         cmocka_unit_test(harmless_configurations_are_taken),
         cmocka_unit_test(the_shape_is_described),
         cmocka_unit_test(weights_that_are_not_finite_are_refused),

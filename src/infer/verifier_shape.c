@@ -3,6 +3,7 @@
  * What would change the arithmetic and is not supported is refused by name. */
 #include "infer/verifier_parts.h"
 
+#include <limits.h>
 #include <string.h>
 
 enum { MAX_SIZE = 1 << 24, MAX_DEPTH = 4096 };
@@ -91,16 +92,20 @@ static void read_eos(acr_fields *r, acr_verifier_shape *out)
     }
 }
 
-accrue_status acr_verifier_shape_read(acr_verifier_shape *out, const json_t *config,
-                                      const json_t *generation, const char *name, int64_t positions,
-                                      accrue_error *err)
+accrue_status acr_verifier_shape_read(acr_verifier_shape *out, const acr_pretrained *p,
+                                      int64_t positions, accrue_error *err)
 {
-    acr_fields r = {.object = config, .name = name, .err = err};
-    const family f = read_family(&r);
-    const char *act = acr_field_string(&r, "hidden_act", "silu");
+    const json_t *generation = acr_pretrained_generation(p);
+    char name[PATH_MAX + 32];
+    acr_fields r = {.object = acr_pretrained_config(p), .name = name, .err = err};
+    family f = LLAMA;
+    const char *act = NULL;
     bool attention_bias = false;
 
     memset(out, 0, sizeof *out);
+    acr_pretrained_place(name, sizeof name, p, "config.json");
+    f = read_family(&r);
+    act = acr_field_string(&r, "hidden_act", "silu");
     refuse_experts(&r);
     acr_field_require(&r, strcmp(act, "silu") == 0, "hidden_act", act, "silu");
     read_sizes(&r, f, out);
@@ -112,8 +117,10 @@ accrue_status acr_verifier_shape_read(acr_verifier_shape *out, const json_t *con
     out->qk_norm = f == QWEN3;
     out->tied = acr_field_bool(&r, "tie_word_embeddings", false);
     acr_field_rope(&r, &out->rope);
-    if (!acr_absent(json_object_get(generation, "eos_token_id")))
+    if (!acr_absent(json_object_get(generation, "eos_token_id"))) {
         r.object = generation;
+        acr_pretrained_place(name, sizeof name, p, "generation_config.json");
+    }
     read_eos(&r, out);
     return r.status;
 }

@@ -82,6 +82,8 @@ void acr_pretrained_close(acr_pretrained *p);
 const json_t *acr_pretrained_config(const acr_pretrained *p); /* config.json's object */
 /* generation_config.json's, or what GGUF says of it; NULL: nothing. */
 const json_t *acr_pretrained_generation(const acr_pretrained *p);
+/* For messages, where the value of either object stands: the folder's `file`, or the GGUF file. */
+void acr_pretrained_place(char *out, size_t room, const acr_pretrained *p, const char *file);
 int acr_pretrained_count(const acr_pretrained *p);
 /* The i-th tensor: name, shape, and the type that holds it without loss in a safetensors file (BF16
  * for quantised ones, which that rounds); `data` is NULL. */
