@@ -64,7 +64,7 @@ static void read_sizes(acr_fields *r, family f, acr_verifier_shape *out)
     out->max_positions =
         acr_field_int(r, "max_position_embeddings", f == LLAMA ? 2048 : 32768, 1, INT64_MAX);
     out->rms_norm_eps = acr_field_real(r, "rms_norm_eps", 1e-6);
-    acr_field_require(r, out->rms_norm_eps >= 0, "rms_norm_eps", "negative", "at least 0");
+    acr_field_require_value(r, out->rms_norm_eps >= 0, "rms_norm_eps", "at least 0");
 }
 
 /* eos_token_id: one id, several, or none. */

@@ -40,6 +40,8 @@ void acr_field_heads(acr_fields *r, int64_t hidden_size, int64_t default_head_di
 void acr_field_refuse(acr_fields *r, const char *key, const json_t *got, const char *expected);
 void acr_field_require(acr_fields *r, bool ok, const char *key, const char *value,
                        const char *supported);
+/* The same, of the field's own value. */
+void acr_field_require_value(acr_fields *r, bool ok, const char *key, const char *supported);
 
 /* An EAGLE-3 draft; the fields that training needs, and the JSON they came from. */
 typedef struct acr_config {
