@@ -8,6 +8,8 @@
 
 /* Verifier --------------------------------------------------------------------------------- */
 
+enum { ACR_MAX_SIZE = 1 << 24 }; /* hidden_size, intermediate_size, vocab_size */
+
 /* llama, qwen2 and qwen3 decoders (config.json's model_type). */
 typedef struct acr_verifier_shape {
     int64_t hidden_size, intermediate_size, vocab_size;

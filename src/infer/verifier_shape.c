@@ -6,7 +6,7 @@
 #include <limits.h>
 #include <string.h>
 
-enum { MAX_SIZE = 1 << 24, MAX_DEPTH = 4096 };
+enum { MAX_DEPTH = 4096 };
 
 typedef enum family { LLAMA, QWEN2, QWEN3, FAMILIES } family;
 
@@ -55,9 +55,9 @@ static void refuse_windows(acr_fields *r, family f, int64_t positions)
 
 static void read_sizes(acr_fields *r, family f, acr_verifier_shape *out)
 {
-    out->hidden_size = acr_field_int(r, "hidden_size", 0, 1, MAX_SIZE);
-    out->intermediate_size = acr_field_int(r, "intermediate_size", 0, 1, MAX_SIZE);
-    out->vocab_size = acr_field_int(r, "vocab_size", 0, 1, MAX_SIZE);
+    out->hidden_size = acr_field_int(r, "hidden_size", 0, 1, ACR_MAX_SIZE);
+    out->intermediate_size = acr_field_int(r, "intermediate_size", 0, 1, ACR_MAX_SIZE);
+    out->vocab_size = acr_field_int(r, "vocab_size", 0, 1, ACR_MAX_SIZE);
     out->n_layers = (int)acr_field_int(r, "num_hidden_layers", 0, 1, MAX_DEPTH);
     acr_field_heads(r, out->hidden_size, f == QWEN3 ? 128 : 0, &out->n_heads, &out->n_kv_heads,
                     &out->head_dim);
