@@ -129,9 +129,19 @@ static void nothing_left_to_learn_is_told(void **state)
     write_text(lines, "{\"prompt\": \"q\"}\n{\"input_ids\": [1], \"loss_mask\": [0]}\n"
                       "{\"input_ids\": [1], \"loss_mask\": [1]}\n");
     opt.minimum_valid_tokens = 2;
-    assert_fails(prepare(&e), ACCRUE_EMISMATCH, &e, output, "no row is left of 3 lines",
+    assert_fails(prepare(&e), ACCRUE_EMISMATCH, &e, lines, "no row is left of 3 lines",
                  "1 conversations without", "1 rows without", "1 with too few", NULL);
     assert_nothing_left();
+    write_text(lines, "");
+    assert_fails(prepare(&e), ACCRUE_EMISMATCH, &e, "lines.jsonl: no row is left of 0 lines", NULL);
+    files[1] = lines;
+    opt.n_files = 2;
+    assert_fails(prepare(&e), ACCRUE_EMISMATCH, &e,
+                 "lines.jsonl and 1 more: no row is left of 0 lines", NULL);
+    assert_nothing_left();
+    opt.n_files = 1;
+    write_text(lines, "{\"prompt\": \"q\"}\n{\"input_ids\": [1], \"loss_mask\": [0]}\n"
+                      "{\"input_ids\": [1], \"loss_mask\": [1]}\n");
     opt.allow_empty_output = true;
     opt.draft_vocab_size = 10;
     assert_ok(prepare(&e), &e);

@@ -319,6 +319,22 @@ cleanup:
     return st;
 }
 
+/* Of several files, the first and how many there are more. */
+static accrue_status refuse_empty(const acr_preparation *p, accrue_error *err)
+{
+    const accrue_prepare_report *r = p->report;
+    char more[40] = "";
+
+    if (p->opt->n_files > 1)
+        snprintf(more, sizeof more, " and %d more", p->opt->n_files - 1);
+    return acr_fail(err, ACCRUE_EMISMATCH,
+                    "%s%s: no row is left of %lld lines: %lld bad, %lld conversations without a "
+                    "row, %lld rows without and %lld with too few supervised tokens",
+                    p->opt->files[0], more, (long long)r->lines, (long long)r->bad_lines,
+                    (long long)r->unanswered, (long long)r->unsupervised_rows,
+                    (long long)r->short_rows);
+}
+
 static accrue_status write_dataset(acr_preparation *p, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
@@ -326,12 +342,7 @@ static accrue_status write_dataset(acr_preparation *p, accrue_error *err)
     int64_t n = most && p->n_rows > most ? most : p->n_rows;
 
     if (n == 0 && !p->opt->allow_empty_output)
-        return acr_fail(err, ACCRUE_EMISMATCH,
-                        "%s: no row is left of %lld lines: %lld bad, %lld conversations without a "
-                        "row, %lld rows without and %lld with too few supervised tokens",
-                        p->opt->output, (long long)p->report->lines,
-                        (long long)p->report->bad_lines, (long long)p->report->unanswered,
-                        (long long)p->report->unsupervised_rows, (long long)p->report->short_rows);
+        return refuse_empty(p, err);
     p->report->surplus_rows = p->n_rows - n;
     p->counts = acr_calloc((size_t)p->maker.vocab_size, sizeof *p->counts);
     if (!p->counts)
