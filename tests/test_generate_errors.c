@@ -107,6 +107,26 @@ static void faulty_lines_are_named(void **state)
     }
 }
 
+static void a_file_without_a_conversation_is_refused(void **state)
+{
+    static const char *const texts[] = {"", "\n \n", "\xef\xbb\xbf"};
+    accrue_generate_options o = options();
+    char *deep = acr_sprintf("%s/made/out.jsonl", folder), *made = acr_sprintf("%s/made", folder);
+    accrue_generate_report r;
+    accrue_error e = {0};
+
+    (void)state;
+    o.output = deep;
+    for (int i = 0; i < ACR_COUNT(texts); i++) {
+        write_text(data, texts[i]);
+        assert_fails(accrue_generate(&r, &o, NULL, NULL, &e), ACCRUE_EFORMAT, &e, data,
+                     ": 0 conversations, at least 1 expected", NULL);
+        assert_false(acr_exists(made));
+    }
+    acr_free(deep);
+    acr_free(made);
+}
+
 /* A tokenizer with more ids than the model has rows for. */
 static void refuses_tokens_that_the_model_has_not(void **state)
 {
@@ -140,6 +160,7 @@ int main(void)
         TEST(what_nobody_can_sample_by_is_refused),
         TEST(refuses_options_that_say_nothing),
         TEST(faulty_lines_are_named),
+        TEST(a_file_without_a_conversation_is_refused),
         TEST(refuses_tokens_that_the_model_has_not),
         TEST(refuses_logits_that_are_no_numbers),
     };

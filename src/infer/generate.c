@@ -390,6 +390,8 @@ static accrue_status open_all(generation *g, accrue_error *err)
                         "accrue import",
                         o->verifier);
     ACR_TRY(acr_lines_open(&g->lines, o->data, err));
+    if (!g->lines.n)
+        return acr_fail(err, ACCRUE_EFORMAT, "%s: 0 conversations, at least 1 expected", o->data);
     r->rows = o->limit && o->limit < g->lines.n ? o->limit : g->lines.n;
     ACR_TRY(check_lines(g, err));
     ACR_TRY(acr_tokenizer_open(&g->tokenizer, o->verifier, err));
