@@ -432,10 +432,11 @@ static void failed_allocations_leave_nothing(void **state)
 
     (void)state;
     accrue_set_threads(1);
-    write_text(lines, "{\"prompt\": \"q\", \"response\": \"a\"}\n{\"text\": \"b\"}\n?\n"
+    write_text(lines, "{\"prompt\": \"q\", \"response\": \"a\"}\n{\"text\": \"b\"}\n?\n?\n"
                       "{\"prompt\": \"r\", \"response\": \"c\"}\n{\"text\": \"d\"}\n"
                       "{\"input_ids\": [1, 2], \"loss_mask\": [0, 1]}\n");
     opt.on_bad = ACCRUE_POLICY_SKIP;
+    opt.max_bad = 2;
     opt.draft_vocab_size = 4;
     opt.overwrite = true;
     for (n = 0; n < made; n++) {
@@ -454,7 +455,7 @@ static void failed_allocations_leave_nothing(void **state)
             acr_free(parent);
         } else {
             assert_int_equal(report.rows, 5);
-            assert_int_equal(report.bad_lines, 1);
+            assert_int_equal(report.bad_lines, 2);
         }
         assert_int_equal(acr_allocated_bytes(), before);
     }
