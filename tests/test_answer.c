@@ -93,7 +93,12 @@ static accrue_status take_one(int place, const int64_t *ids, int64_t n, acr_fini
 static one_question answer(const acr_verifier *v, int64_t positions, int64_t limit, int64_t end)
 {
     one_question q = {.prompt = {11, 12, 13}, .limit = limit};
-    const acr_questions ask = {.ask = ask_once, .take = take_one, .ctx = &q, .end = end};
+    const acr_questions ask = {.ask = ask_once,
+                               .take = take_one,
+                               .ctx = &q,
+                               .end = end,
+                               .data = "data",
+                               .model = verifier};
     const acr_sampling greedy = {.top_p = 1};
     accrue_error e = {0};
 

@@ -32,6 +32,7 @@ static void a_text_can_be_shown_and_put_into_json(void **state)
         {"\364\220\200\200", "\\xf4\\x90\\x80\\x80"},
         {"a\033[31mb\177\001", "a\\x1b[31mb\\x7f\\x01"},
         {"\302\233\302\240", "\\xc2\\x9b\302\240"},
+        {"\357\273\277a\357\274\277", "\\xef\\xbb\\xbfa\357\274\277"},
         {"two\r\nlines\t.", "two  lines ."},
     };
     char out[64], again[64];

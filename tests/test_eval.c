@@ -119,6 +119,11 @@ static void prompts_of_strings(void **state)
     got = read_prompts(&p, 0);
     assert_int_equal(got.n, 3);
     acr_prompts_free(&got);
+    write_text(p.prompts, "\xef\xbb\xbf[\"a\", \"Why <|im_end|>?\"]");
+    got = read_prompts(&p, 0);
+    assert_int_equal(got.n, 2);
+    is_prompt(&got, 1, 1, ids, n);
+    acr_prompts_free(&got);
     place_free(&p);
 }
 
@@ -201,6 +206,8 @@ static void bad_prompts_are_refused(void **state)
     prompts_fail(&p, "[]", ACCRUE_EFORMAT, "0 prompts", NULL);
     prompts_fail(&p, "[\"a\", 5]", ACCRUE_EFORMAT, "prompt 1", "no string");
     prompts_fail(&p, "[\"a\"", ACCRUE_EFORMAT, "line 1", NULL);
+    prompts_fail(&p, "\xef\xbb\xbf[\"a\",\n?]", ACCRUE_EFORMAT, "line 2 column 1", NULL);
+    prompts_fail(&p, "\xef\xbb\xbf", ACCRUE_EFORMAT, "0 prompts", NULL);
     prompts_fail(&p, "{\"prompt\": \"a\"}\n{\"text\": \"a\"}", ACCRUE_EFORMAT, "line 2",
                  "none of 'conversations'");
     prompts_fail(&p, "\n{\"messages\": [}", ACCRUE_EFORMAT, "line 2", NULL);

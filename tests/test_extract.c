@@ -387,6 +387,38 @@ static void refuses_options_that_nothing_could_be_made_with(void **state)
     assert_false(acr_exists(states));
 }
 
+/* Before a folder is made for what could never be held. */
+static void refuses_sizes_that_no_verifier_has(void **state)
+{
+    static const struct {
+        const char *key;
+        json_int_t value;
+    } cases[] = {{"hidden_size", 1000000000000}, {"hidden_size", 0}, {"vocab_size", 16777217}};
+    const accrue_extract_options o = options();
+    char *path = acr_sprintf("%s/config.json", verifier);
+    accrue_extract_report r;
+    accrue_error e = {0};
+
+    (void)state;
+    for (int i = 0; i < ACR_COUNT(cases); i++) {
+        char *says = acr_sprintf("%s: \"%s\" is %lld, 1 to 16777216 expected", path, cases[i].key,
+                                 (long long)cases[i].value);
+        char *text = NULL;
+        json_t *config = NULL;
+        write_whole_verifier(verifier, TINY_VOCAB, 7);
+        assert_ok(acr_json_load(&config, path, 1 << 20, &e), &e);
+        json_object_set_new(config, cases[i].key, json_integer(cases[i].value));
+        text = acr_json_text(config);
+        write_text(path, text);
+        assert_fails(accrue_extract(&r, &o, NULL, NULL, &e), ACCRUE_EMISMATCH, &e, says, NULL);
+        json_decref(config);
+        acr_free(text);
+        acr_free(says);
+    }
+    assert_false(acr_exists(states));
+    acr_free(path);
+}
+
 static void refuses_rows_and_folders_that_are_in_the_way(void **state)
 {
     const accrue_extract_options o = options();
@@ -531,6 +563,7 @@ int main(void)
         TEST(a_stopped_call_goes_on),
         TEST(refuses_a_disk_without_room),
         TEST(refuses_options_that_nothing_could_be_made_with),
+        TEST(refuses_sizes_that_no_verifier_has),
         TEST(refuses_rows_and_folders_that_are_in_the_way),
         TEST(waits_for_nobody_who_holds_a_rows_lock),
         TEST(refuses_states_that_are_no_numbers),

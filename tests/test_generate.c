@@ -1,101 +1,10 @@
 /* test_generate.c - answers of a small verifier: what is asked, independence of batch and threads,
- * going on, and every message. */
-#include "folder_test.h"
-
-#include "infer/generate_parts.h"
-#include "whole_verifier.h"
+ * going on, and what failures leave. */
+#include "generate_test.h"
 
 #include <fcntl.h>
-#include <math.h>
 #include <sys/file.h>
 #include <unistd.h>
-
-static char *verifier, *data, *output;
-
-static const char conversations[] =
-    "{\"id\": \"a\", \"messages\": [{\"role\": \"user\", \"content\": \"Why?\"}, {\"role\": "
-    "\"assistant\", \"content\": \"old\"}]}\n"
-    "{\"conversations\": [{\"from\": \"system\", \"value\": \"Be brief.\"}, {\"from\": \"human\", "
-    "\"value\": \"One\"}, {\"from\": \"gpt\", \"value\": \"x\"}, {\"from\": \"human\", \"value\": "
-    "\"Two\"}, {\"from\": \"gpt\", \"value\": \"y\"}, {\"from\": \"human\", \"value\": "
-    "\"Three\"}]}\n"
-    "\n"
-    "{\"prompt\": \"A prompt alone.\"}\n"
-    "{\"messages\": [{\"role\": \"system\", \"content\": \"Nobody asks.\"}]}\n"
-    "{\"id\": 7, \"messages\": [{\"role\": \"assistant\", \"content\": \"Hello!\"}, {\"role\": "
-    "\"user\", \"content\": \"\"}, {\"role\": \"user\", \"content\": \"Look it up\"}, {\"role\": "
-    "\"assistant\", \"content\": \"\"}, {\"role\": \"tool\", \"content\": \"42\"}, {\"role\": "
-    "\"user\", \"content\": \"And?\"}]}\n"
-    "{\"prompt\": [{\"role\": \"user\", \"content\": \"\xc3\xa9\xe4\xb8\xad\"}], \"response\": "
-    "\"old\"}\n"
-    "{\"messages\": [{\"role\": \"user\", \"content\": \"Last\"}]}\n";
-
-enum { LINES = 7 };
-
-static int prepare(void **state)
-{
-    make(state);
-    verifier = acr_sprintf("%s/verifier", folder);
-    data = acr_sprintf("%s/data.jsonl", folder);
-    output = acr_sprintf("%s/out.jsonl", folder);
-    shell(acr_sprintf("mkdir '%s'", verifier));
-    write_whole_verifier(verifier, WHOLE_CHAT_VOCAB, 7);
-    write_whole_chat(verifier, ACR_TEST_DATA, "plain");
-    write_text(data, conversations);
-    return 0;
-}
-
-static int finish(void **state)
-{
-    acr_free(verifier);
-    acr_free(data);
-    acr_free(output);
-    return clear(state);
-}
-
-static accrue_generate_options options(void)
-{
-    accrue_generate_options o;
-
-    accrue_generate_options_init(&o, sizeof o);
-    o.verifier = verifier;
-    o.data = data;
-    o.output = output;
-    o.max_new_tokens = 12;
-    o.temperature = 1;
-    o.top_p = 0.9;
-    o.compute = ACCRUE_F32;
-    return o;
-}
-
-static accrue_generate_report generate(const accrue_generate_options *o)
-{
-    accrue_generate_report r;
-    accrue_error e = {0};
-
-    assert_ok(accrue_generate(&r, o, NULL, NULL, &e), &e);
-    return r;
-}
-
-static char *text_of_file(const char *path)
-{
-    acr_map map = {0};
-    accrue_error e = {0};
-    char *text = NULL;
-
-    assert_ok(acr_map_open(&map, path, &e), &e);
-    text = acr_calloc(map.bytes + 1, 1);
-    assert_non_null(text);
-    if (map.bytes)
-        memcpy(text, map.data, map.bytes);
-    acr_map_close(&map);
-    return text;
-}
-
-static void forget_output(void)
-{
-    shell(acr_sprintf("rm -f '%s' '%s.settings.json'", output, output));
-}
 
 /* The lines as an array. */
 static json_t *read_lines(void)
@@ -484,105 +393,6 @@ static void refuses_a_file_in_use_and_what_is_no_file(void **state)
                  NULL);
 }
 
-static void refuses_options_that_say_nothing(void **state)
-{
-    accrue_generate_options o = options();
-    accrue_generate_report r;
-    accrue_error e = {0};
-
-#define FAILS(status, ...)                                                                         \
-    assert_fails(accrue_generate(&r, &o, NULL, NULL, &e), status, &e, __VA_ARGS__, NULL);          \
-    o = options()
-    (void)state;
-    o.struct_size = 8;
-    FAILS(ACCRUE_EINVAL, "options of 8 bytes");
-    o.verifier = NULL;
-    FAILS(ACCRUE_EINVAL, "--verifier-name-or-path: a value expected");
-    o.data = "";
-    FAILS(ACCRUE_EINVAL, "the conversations' file: a value expected");
-    o.output = NULL;
-    FAILS(ACCRUE_EINVAL, "--output: a value expected");
-    o.max_new_tokens = 0;
-    FAILS(ACCRUE_EINVAL, "--max-new-tokens: 0, 1 to");
-    o.batch_size = 1025;
-    FAILS(ACCRUE_EINVAL, "--batch-size: 1025, 1 to 1024 expected");
-    o.limit = -1;
-    FAILS(ACCRUE_EINVAL, "--limit: -1");
-    o.compute = (accrue_dtype)9;
-    FAILS(ACCRUE_EINVAL, "--dtype: 9");
-    o.temperature = -1;
-    FAILS(ACCRUE_EINVAL, "temperature -1");
-    o.top_p = 1.5;
-    FAILS(ACCRUE_EINVAL, "top-p 1.5");
-    o.data = "no/such.jsonl";
-    FAILS(ACCRUE_EIO, "no/such.jsonl");
-    o.verifier = "no/such";
-    FAILS(ACCRUE_EIO, "--verifier-name-or-path: \"no/such\" is no folder");
-#undef FAILS
-    assert_false(acr_exists(output));
-}
-
-static void faulty_lines_are_named(void **state)
-{
-    static const struct {
-        const char *line;
-        accrue_status status;
-        const char *says;
-    } cases[] = {
-        {"{\"messages\": [", ACCRUE_EFORMAT, "line 2: column"},
-        {"[1]", ACCRUE_EFORMAT, "line 2: none of 'conversations', 'messages' or 'prompt'"},
-        {"{\"text\": \"no question\"}", ACCRUE_EFORMAT,
-         "line 2: none of 'conversations', 'messages' or 'prompt'"},
-        {"{\"messages\": [{\"content\": \"x\"}]}", ACCRUE_EFORMAT,
-         "line 2: message 0 has no 'role' and no 'from'"},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": [1]}]}", ACCRUE_EFORMAT,
-         "line 2: message 0: its content is no text"},
-    };
-    accrue_generate_options o = options();
-    accrue_generate_report r;
-    accrue_error e = {0};
-
-    (void)state;
-    for (int i = 0; i < ACR_COUNT(cases); i++) {
-        char *text = acr_sprintf("{\"prompt\": \"fine\"}\n%s\n", cases[i].line);
-        write_text(data, text);
-        forget_output();
-        assert_fails(accrue_generate(&r, &o, NULL, NULL, &e), cases[i].status, &e, data,
-                     cases[i].says, NULL);
-        assert_false(acr_exists(output)); /* though the line before is fine */
-        o.limit = 1;
-        generate(&o); /* what is not asked does no harm */
-        o.limit = 0;
-        acr_free(text);
-    }
-}
-
-/* A tokenizer with more ids than the model has rows for. */
-static void refuses_tokens_that_the_model_has_not(void **state)
-{
-    const accrue_generate_options o = options();
-    accrue_generate_report r;
-    accrue_error e = {0};
-
-    (void)state;
-    write_whole_verifier(verifier, 60, 7);
-    assert_fails(accrue_generate(&r, &o, NULL, NULL, &e), ACCRUE_EMISMATCH, &e, "row 0: token",
-                 "of the prompt is", "below 60", NULL);
-}
-
-static void refuses_logits_that_are_no_numbers(void **state)
-{
-    const accrue_generate_options o = options();
-    accrue_generate_report r;
-    accrue_error e = {0};
-
-    (void)state;
-    write_whole_verifier(verifier, WHOLE_CHAT_VOCAB, 0);
-    assert_fails(accrue_generate(&r, &o, NULL, NULL, &e), ACCRUE_ENUMERIC, &e,
-                 "row 0: token 0 of the answer", "not finite", NULL);
-    assert_false(acr_exists(output));
-}
-
 /* A failure before the first line leaves nothing behind; what was there stays. */
 static void failures_leave_nothing_behind(void **state)
 {
@@ -655,9 +465,6 @@ static void gives_back_everything_when_memory_ends(void **state)
     acr_free(whole);
 }
 
-#undef TEST
-#define TEST(f) cmocka_unit_test_setup_teardown(f, prepare, finish)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -670,10 +477,6 @@ int main(void)
         TEST(takes_what_the_model_recommends),
         TEST(refuses_to_go_on_with_something_else),
         TEST(refuses_a_file_in_use_and_what_is_no_file),
-        TEST(refuses_options_that_say_nothing),
-        TEST(faulty_lines_are_named),
-        TEST(refuses_tokens_that_the_model_has_not),
-        TEST(refuses_logits_that_are_no_numbers),
         TEST(failures_leave_nothing_behind),
         TEST(gives_back_everything_when_memory_ends),
     };

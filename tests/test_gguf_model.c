@@ -529,7 +529,7 @@ static void linear_and_yarn_are_told(void **state)
     put_keys(&tiny, "");
     put_tensors(&tiny, "");
     arch_real(&tiny, "rope.scaling.factor", -2);
-    refuse(ACCRUE_EMISMATCH, "rope.scaling.factor' is not positive, a positive number expected");
+    refuse(ACCRUE_EMISMATCH, "rope.scaling.factor' is -2, a positive number expected");
     put_keys(&tiny, "");
     put_tensors(&tiny, "");
     key_string(&f, "llama.rope.scaling.type", "linear");

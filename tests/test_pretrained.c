@@ -135,6 +135,9 @@ static void a_folder_that_is_no_model_is_refused(void **state)
     put_text("config.json", "[1]");
     assert_fails(acr_pretrained_open(&p, folder, &e), ACCRUE_EFORMAT, &e,
                  "config.json: not a JSON object", NULL);
+    put_text("config.json", "\xef\xbb\xbf{}");
+    assert_fails(acr_pretrained_open(&p, folder, &e), ACCRUE_EFORMAT, &e,
+                 "config.json: begins with a byte order mark, UTF-8 without one expected", NULL);
     put_text("config.json", "{}");
     put_text("generation_config.json", "{");
     assert_fails(acr_pretrained_open(&p, folder, &e), ACCRUE_EFORMAT, &e,

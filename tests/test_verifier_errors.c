@@ -83,7 +83,10 @@ static void configurations_that_change_the_arithmetic_are_refused(void **state)
         {"llama", "{\"num_key_value_heads\":3}", ACCRUE_EMISMATCH, {"4 attention", "3 key/value"}},
         {"llama", "{\"head_dim\":7}", ACCRUE_EMISMATCH, {"head_dim", "even"}},
         {"llama", "{\"head_dim\":1024}", ACCRUE_EMISMATCH, {"head_dim", "512"}},
-        {"llama", "{\"rms_norm_eps\":-1}", ACCRUE_ENOTSUP, {"rms_norm_eps", "negative"}},
+        {"llama",
+         "{\"rms_norm_eps\":-1}",
+         ACCRUE_ENOTSUP,
+         {"rms_norm_eps\" is -1; ", "at least 0"}},
         {"llama", "{\"attention_bias\":1}", ACCRUE_EFORMAT, {"attention_bias", "true or false"}},
         {"llama",
          "{\"rope_scaling\":{\"rope_type\":\"yarn\"}}",
@@ -94,7 +97,7 @@ static void configurations_that_change_the_arithmetic_are_refused(void **state)
          ACCRUE_ENOTSUP,
          {"linear", NULL}},
         {"llama", LLAMA3_WITHOUT_FACTOR, ACCRUE_EFORMAT, {"factor", "a number"}},
-        {"llama", "{\"rope_theta\":-1}", ACCRUE_ENOTSUP, {"rope_theta", "positive"}},
+        {"llama", "{\"rope_theta\":-1}", ACCRUE_ENOTSUP, {"rope_theta\" is -1; ", "above 0"}},
         {"qwen3",
          "{\"rope_parameters\":{\"rope_type\":\"dynamic\"}}",
          ACCRUE_ENOTSUP,
@@ -141,6 +144,29 @@ static void configurations_that_change_the_arithmetic_are_refused(void **state)
         assert_fails(open_changed(&v, &e), refused[i].status, &e, folder, refused[i].words[0],
                      refused[i].words[1], NULL);
         assert_null(v);
+    }
+}
+
+/* Of two files that say which tokens end an answer, the one that counts. */
+static void the_file_of_a_bad_value_is_named(void **state)
+{
+    static const char *const files[] = {"config.json", "generation_config.json"};
+
+    (void)state;
+    for (int i = 0; i < ACR_COUNT(files); i++) {
+        acr_verifier *v = NULL;
+        accrue_error e = {0};
+        char *says = acr_sprintf("%s/%s: \"eos_token_id\" is a string, an integer expected", folder,
+                                 files[i]);
+
+        change_model("qwen3", files[i], "{\"eos_token_id\":\"</s>\"}");
+        if (i == 0) {
+            char *other = acr_sprintf("%s/%s", folder, files[1]);
+            unlink(other);
+            acr_free(other);
+        }
+        assert_fails(open_changed(&v, &e), ACCRUE_EFORMAT, &e, says, NULL);
+        acr_free(says);
     }
 }
 
@@ -339,6 +365,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(configurations_that_change_the_arithmetic_are_refused),
+        cmocka_unit_test(the_file_of_a_bad_value_is_named),
         cmocka_unit_test(harmless_configurations_are_taken),
         cmocka_unit_test(the_shape_is_described),
         cmocka_unit_test(weights_that_are_not_finite_are_refused),

@@ -18,6 +18,7 @@
 #include <jansson.h>
 #include <pthread.h>
 #include <sched.h>
+#include <string.h>
 #include <time.h>
 
 #define ACR_TRY(expr)                                                                              \
@@ -37,8 +38,8 @@ accrue_status acr_fail(accrue_error *err, accrue_status status, const char *form
 accrue_status acr_fail_errno(accrue_error *err, int errnum, const char *what, const char *path);
 
 /* Copies `s` as text that can be shown and put into JSON: valid UTF-8 on one line, cut between two
- * characters.  A byte that is none, or of a control character, becomes \xNN, white space a blank.
- * `s` may hold such a copy already, which stays as it is. */
+ * characters.  A byte that is none, or of a control character or a byte order mark, becomes \xNN,
+ * white space a blank.  `s` may hold such a copy already, which stays as it is. */
 void acr_text(char *out, size_t room, const char *s);
 
 /* Memory.  Every allocation of the library goes through these, so that tests can count them and
@@ -133,11 +134,20 @@ void acr_lock_free(pthread_mutex_t *lock, pthread_cond_t *changed);
 struct timespec acr_deadline(double seconds); /* so far from now, for a timed wait on it */
 double acr_seconds(void);                     /* monotonic, like these */
 
+/* Bytes of the byte order mark that a text begins with, as editors on Windows write one: 3 or 0. */
+static inline size_t acr_mark_bytes(const void *text, size_t bytes)
+{
+    return bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+}
+
 /* Strict JSON: duplicate keys, trailing text, non-finite numbers and files over `max_bytes` are
- * EFORMAT with line and column.  *out is the caller's reference. */
+ * EFORMAT with line and column, and so is a byte order mark.  *out is the caller's reference. */
 accrue_status acr_json_load(json_t **out, const char *path, size_t max_bytes, accrue_error *err);
 accrue_status acr_json_parse(json_t **out, const char *text, size_t bytes, const char *name,
                              accrue_error *err);
+/* A value as JSON for messages: on one line, cut to `room` bytes ("..." ends it); "missing" for
+ * NULL. */
+void acr_json_brief(char *out, size_t room, const json_t *value);
 /* A string for people to read: where it is not UTF-8, as acr_text makes it. */
 json_t *acr_json_string(const char *s); /* NULL when out of memory */
 /* Indent 2, sorted keys, shortest numbers that read back equal, final newline. */

@@ -42,7 +42,7 @@ static size_t character(const char *p)
     utf8proc_int32_t c = 0;
     const utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)p, -1, &c);
 
-    return n < 0 || c < 0x20 || (c >= 0x7f && c < 0xa0) ? 0 : (size_t)n;
+    return n < 0 || c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0xfeff ? 0 : (size_t)n;
 }
 
 void acr_text(char *out, size_t room, const char *s)
@@ -91,6 +91,41 @@ accrue_status acr_fail_errno(accrue_error *err, int errnum, const char *what, co
     else if (errnum == ENOSPC || errnum == EDQUOT || errnum == EFBIG)
         st = ACCRUE_ENOSPACE;
     return acr_fail(err, st, "%s: %s: %s", path, what, strerror(errnum));
+}
+
+/* JSON's text, as far as there is room. */
+typedef struct brief {
+    char *out;
+    size_t used, room;
+} brief;
+
+static int add_brief(const char *text, size_t n, void *ctx)
+{
+    brief *b = ctx;
+    const size_t left = b->room - b->used, taken = n < left ? n : left;
+
+    memcpy(b->out + b->used, text, taken);
+    b->used += taken;
+    return n > left ? -1 : 0; /* which ends it: a value may be large */
+}
+
+void acr_json_brief(char *out, size_t room, const json_t *value)
+{
+    static const char more[] = "...";
+    const size_t flags = JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(10);
+    brief b = {out, 0, room - 1};
+
+    memset(out, 0, room);
+    if (!value) {
+        snprintf(out, room, "missing");
+        return;
+    }
+    if (json_dump_callback(value, add_brief, &b, flags) == 0)
+        return;
+    b.used = b.used < room - sizeof more ? b.used : room - sizeof more;
+    while (b.used && ((uint8_t)out[b.used] & 0xc0) == 0x80)
+        b.used--;
+    memcpy(out + b.used, more, sizeof more);
 }
 
 accrue_status acr_enomem(accrue_error *err, size_t bytes, const char *what)

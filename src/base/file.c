@@ -337,6 +337,11 @@ accrue_status acr_json_load(json_t **out, const char *path, size_t max_bytes, ac
                       max_bytes);
         goto cleanup;
     }
+    if (acr_mark_bytes(map.data, map.bytes)) {
+        st = acr_fail(err, ACCRUE_EFORMAT,
+                      "%s: begins with a byte order mark, UTF-8 without one expected", path);
+        goto cleanup;
+    }
     ACR_TRY(acr_json_parse(out, map.data ? (const char *)map.data : "", map.bytes, path, err));
 
 cleanup:

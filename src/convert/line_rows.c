@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { BRIEF = 60 /* bytes of a value in a message */ };
+
 typedef struct work {
     acr_line_rows *out;
     const acr_row_maker *maker;
@@ -82,9 +84,13 @@ static accrue_status take_integers(acr_ids *out, const json_t *list, const char 
     out->n = 0;
     json_array_foreach(list, i, v)
     {
-        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= limit)
-            return acr_fail(err, ACCRUE_EFORMAT, "%s: %s %zu is no integer from 0 to %lld", name,
-                            key, i, (long long)limit - 1);
+        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= limit) {
+            char is[BRIEF];
+            acr_json_brief(is, sizeof is, v);
+            return acr_fail(err, ACCRUE_EFORMAT,
+                            "%s: %s[%zu] is %s, an integer from 0 to %lld expected", name, key, i,
+                            is, (long long)limit - 1);
+        }
         ACR_TRY(acr_ids_add(out, json_integer_value(v), err));
     }
 

@@ -7,6 +7,7 @@
 #include "model/model.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { CHUNK = 256, MAX_CONFIG = 64 << 20 };
@@ -144,9 +145,7 @@ static accrue_status judge_bad(acr_preparation *p, const chunk *c, int i, accrue
 
     if (!is_fault(p, c->status[i], &c->why[i]) || p->opt->on_bad != ACCRUE_POLICY_SKIP)
         return acr_fail(err, c->status[i], "%s", c->why[i].message);
-    if (!p->report->bad_lines++)
-        acr_text(p->report->first_bad, sizeof p->report->first_bad, c->why[i].message);
-    if (p->report->bad_lines > p->max_bad)
+    if (++p->report->bad_lines > p->max_bad)
         return acr_fail(err, ACCRUE_EMISMATCH,
                         "--max-bad %lld%s: %lld lines of %lld are left out, the last one for: %s",
                         (long long)p->max_bad, p->opt->max_bad < 0 ? " (1% of the lines)" : "",
@@ -157,6 +156,33 @@ static accrue_status judge_bad(acr_preparation *p, const chunk *c, int i, accrue
                       acr_json_string(c->why[i].message));
     if (json_array_append_new(p->skipped, entry))
         return acr_enomem(err, 0, "the list of bad lines");
+    return ACCRUE_OK;
+}
+
+static int by_line(const void *a, const void *b)
+{
+    const json_int_t x = json_integer_value(json_object_get(*(json_t *const *)a, "line"));
+    const json_int_t y = json_integer_value(json_object_get(*(json_t *const *)b, "line"));
+
+    return (x > y) - (x < y);
+}
+
+/* Those of the last file, which are all from the first-th on, in the file's own order. */
+static accrue_status sort_skipped(json_t *list, size_t first, accrue_error *err)
+{
+    const size_t n = json_array_size(list) - first;
+    json_t **entries = n > 1 ? acr_calloc(n, sizeof *entries) : NULL;
+
+    if (n < 2)
+        return ACCRUE_OK;
+    if (!entries)
+        return acr_enomem(err, n * sizeof *entries, "the list of bad lines");
+    for (size_t i = 0; i < n; i++)
+        entries[i] = json_incref(json_array_get(list, first + i));
+    qsort(entries, n, sizeof(json_t *), by_line);
+    for (size_t i = 0; i < n; i++)
+        json_array_set_new(list, first + i, entries[i]);
+    acr_free(entries);
     return ACCRUE_OK;
 }
 
@@ -219,6 +245,7 @@ static accrue_status take_file(acr_preparation *p, chunk *c, const acr_lines *fi
 {
     accrue_status st = ACCRUE_OK;
     int64_t *order = NULL, n = lines_of(p, file);
+    const size_t skipped = json_array_size(p->skipped);
 
     ACR_TRY(acr_numpy_permutation(&order, p->opt->seed, file->n, err));
     c->file = file;
@@ -231,6 +258,7 @@ static accrue_status take_file(acr_preparation *p, chunk *c, const acr_lines *fi
         p->taken += now;
         ACR_TRY(tell(p, "lines", p->taken, p->to_take, err));
     }
+    ACR_TRY(sort_skipped(p->skipped, skipped, err));
 
 cleanup:
     acr_free(order);
@@ -240,6 +268,7 @@ cleanup:
 static accrue_status take_lines(acr_preparation *p, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
+    const json_t *first = NULL;
     chunk *c = acr_calloc(1, sizeof *c);
 
     if (!c)
@@ -255,6 +284,9 @@ static accrue_status take_lines(acr_preparation *p, accrue_error *err)
     for (int i = 0; i < p->opt->n_files; i++)
         ACR_TRY(take_file(p, c, &p->files[i], err));
     ACR_TRY(acr_output_close(&p->rows_out, err));
+    first = json_object_get(json_array_get(p->skipped, 0), "message");
+    if (first)
+        acr_text(p->report->first_bad, sizeof p->report->first_bad, json_string_value(first));
 
 cleanup:
     for (int i = 0; i < CHUNK; i++)
@@ -319,6 +351,22 @@ cleanup:
     return st;
 }
 
+/* Of several files, the first and how many there are more. */
+static accrue_status refuse_empty(const acr_preparation *p, accrue_error *err)
+{
+    const accrue_prepare_report *r = p->report;
+    char more[40] = "";
+
+    if (p->opt->n_files > 1)
+        snprintf(more, sizeof more, " and %d more", p->opt->n_files - 1);
+    return acr_fail(err, ACCRUE_EMISMATCH,
+                    "%s%s: no row is left of %lld lines: %lld bad, %lld conversations without a "
+                    "row, %lld rows without and %lld with too few supervised tokens",
+                    p->opt->files[0], more, (long long)r->lines, (long long)r->bad_lines,
+                    (long long)r->unanswered, (long long)r->unsupervised_rows,
+                    (long long)r->short_rows);
+}
+
 static accrue_status write_dataset(acr_preparation *p, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
@@ -326,12 +374,7 @@ static accrue_status write_dataset(acr_preparation *p, accrue_error *err)
     int64_t n = most && p->n_rows > most ? most : p->n_rows;
 
     if (n == 0 && !p->opt->allow_empty_output)
-        return acr_fail(err, ACCRUE_EMISMATCH,
-                        "%s: no row is left of %lld lines: %lld bad, %lld conversations without a "
-                        "row, %lld rows without and %lld with too few supervised tokens",
-                        p->opt->output, (long long)p->report->lines,
-                        (long long)p->report->bad_lines, (long long)p->report->unanswered,
-                        (long long)p->report->unsupervised_rows, (long long)p->report->short_rows);
+        return refuse_empty(p, err);
     p->report->surplus_rows = p->n_rows - n;
     p->counts = acr_calloc((size_t)p->maker.vocab_size, sizeof *p->counts);
     if (!p->counts)

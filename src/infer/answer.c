@@ -97,10 +97,11 @@ static accrue_status begin(const answering *a, place *p, const acr_prompt *promp
     for (int64_t i = 0; i < prompt->n; i++)
         if (prompt->ids[i] < 0 || prompt->ids[i] >= a->shape->vocab_size)
             return acr_fail(err, ACCRUE_EMISMATCH,
-                            "row %llu: token %lld of the prompt is %lld, the model's are below "
+                            "%s: row %llu: token %lld of the prompt is %lld, those of %s are below "
                             "%lld",
-                            (unsigned long long)prompt->row, (long long)i,
-                            (long long)prompt->ids[i], (long long)a->shape->vocab_size);
+                            a->q->data, (unsigned long long)prompt->row, (long long)i,
+                            (long long)prompt->ids[i], a->q->model,
+                            (long long)a->shape->vocab_size);
     if (limit < 1)
         return ACCRUE_OK;
     ACR_TRY(acr_cache_reserve(&p->cache, a->verifier, prompt->n + limit, a->positions, err));
@@ -193,8 +194,9 @@ static accrue_status take(answering *a, int i, accrue_error *err)
 
     if (p->next < 0)
         return acr_fail(err, ACCRUE_ENUMERIC,
-                        "row %llu: token %lld of the answer: the model's logits are not finite",
-                        (unsigned long long)p->row, (long long)(p->ids.n - p->prompt));
+                        "%s: row %llu: token %lld of the answer: the logits of %s are not finite",
+                        a->q->data, (unsigned long long)p->row, (long long)(p->ids.n - p->prompt),
+                        a->q->model);
     if (!stops)
         ACR_TRY(acr_ids_add(&p->ids, p->next, err));
     if (!stops && p->ids.n - p->prompt < p->limit)

@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -72,22 +73,19 @@ static accrue_status read_shape(extraction *x, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
     acr_pretrained *p = NULL;
-    const json_t *config = NULL;
+    char name[PATH_MAX + 32];
+    acr_fields r = {.name = name, .err = err};
     accrue_train_options t = {.verifier = x->opt->verifier,
                               .target_layer_ids = x->opt->target_layer_ids,
                               .n_target_layer_ids = x->opt->n_target_layer_ids};
 
     ACR_TRY(acr_pretrained_open(&p, x->opt->verifier, err));
-    config = acr_pretrained_config(p);
-    ACR_TRY(acr_target_layer_ids(x->aux, &x->shape.n_aux, &t, config, err));
-    config = acr_verifier_config(config);
-    x->shape.hidden_size = json_integer_value(json_object_get(config, "hidden_size"));
-    x->shape.vocab_size = json_integer_value(json_object_get(config, "vocab_size"));
-    if (x->shape.hidden_size < 1 || x->shape.hidden_size > 1 << 24 || x->shape.vocab_size < 1)
-        st = acr_fail(err, ACCRUE_EFORMAT,
-                      "%s: \"hidden_size\" is %lld, \"vocab_size\" %lld; positive numbers expected",
-                      x->opt->verifier, (long long)x->shape.hidden_size,
-                      (long long)x->shape.vocab_size);
+    ACR_TRY(acr_target_layer_ids(x->aux, &x->shape.n_aux, &t, acr_pretrained_config(p), err));
+    acr_pretrained_place(name, sizeof name, p, "config.json");
+    r.object = acr_verifier_config(acr_pretrained_config(p));
+    x->shape.hidden_size = acr_field_int(&r, "hidden_size", 0, 1, ACR_MAX_SIZE);
+    x->shape.vocab_size = acr_field_int(&r, "vocab_size", 0, 1, ACR_MAX_SIZE);
+    st = r.status;
 
 cleanup:
     acr_pretrained_close(p);

@@ -1,6 +1,7 @@
 /* generate.c - accrue_generate: conversations of a data set with the verifier's own answers. */
 #include "infer/generate_parts.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,30 +92,31 @@ cleanup:
 
 /* Settings --------------------------------------------------------------------------------- */
 
-/* What is not given is what the model's maker recommends. */
-static double number_or(double given, const json_t *said, const char *key)
-{
-    const json_t *v = json_object_get(said, key);
-
-    if (!isnan(given))
-        return given;
-    return json_is_number(v) ? json_number_value(v) : 1;
-}
-
+/* What is not given is what the model's maker recommends, whose file the message then names. */
 static accrue_status set_sampling(generation *g, accrue_error *err)
 {
+    accrue_status st = ACCRUE_OK;
+    const accrue_generate_options *o = g->opt;
     const json_t *said = acr_pretrained_generation(g->pretrained);
     const bool greedy = json_is_false(json_object_get(said, "do_sample"));
+    char place[PATH_MAX + 32];
+    acr_fields r = {.object = said, .name = place, .err = err};
+    acr_sampling *s = &g->sampling;
 
-    g->sampling =
-        (acr_sampling){.temperature = isnan(g->opt->temperature) && greedy
-                                          ? 0
-                                          : number_or(g->opt->temperature, said, "temperature"),
-                       .top_p = number_or(g->opt->top_p, said, "top_p"),
-                       .seed = g->opt->seed};
-    g->report->temperature = g->sampling.temperature;
-    g->report->top_p = g->sampling.top_p;
-    return acr_sampling_check(&g->sampling, g->opt->verifier, err);
+    acr_pretrained_place(place, sizeof place, g->pretrained, "generation_config.json");
+    *s = (acr_sampling){.temperature = o->temperature, .top_p = 1, .seed = o->seed};
+    if (isnan(o->temperature))
+        s->temperature = greedy ? 0 : acr_field_real(&r, "temperature", 1);
+    ACR_TRY(r.status);
+    ACR_TRY(acr_sampling_check(s, isnan(o->temperature) ? place : "--temperature", err));
+    s->top_p = isnan(o->top_p) ? acr_field_real(&r, "top_p", 1) : o->top_p;
+    ACR_TRY(r.status);
+    ACR_TRY(acr_sampling_check(s, isnan(o->top_p) ? place : "--top-p", err));
+    g->report->temperature = s->temperature;
+    g->report->top_p = s->top_p;
+
+cleanup:
+    return st;
 }
 
 /* As far as the model was made for. */
@@ -388,6 +390,8 @@ static accrue_status open_all(generation *g, accrue_error *err)
                         "accrue import",
                         o->verifier);
     ACR_TRY(acr_lines_open(&g->lines, o->data, err));
+    if (!g->lines.n)
+        return acr_fail(err, ACCRUE_EFORMAT, "%s: 0 conversations, at least 1 expected", o->data);
     r->rows = o->limit && o->limit < g->lines.n ? o->limit : g->lines.n;
     ACR_TRY(check_lines(g, err));
     ACR_TRY(acr_tokenizer_open(&g->tokenizer, o->verifier, err));
@@ -416,7 +420,12 @@ accrue_status accrue_generate(accrue_generate_report *out, const accrue_generate
 {
     accrue_status st = ACCRUE_OK;
     generation g = {.opt = opt, .report = out, .cb = cb, .payload = payload, .file = {.fd = -1}};
-    acr_questions q = {.ask = ask, .take = take, .step = step, .ctx = &g};
+    acr_questions q = {.ask = ask,
+                       .take = take,
+                       .step = step,
+                       .ctx = &g,
+                       .data = opt->data,
+                       .model = opt->verifier};
 
     memset(out, 0, sizeof *out);
     ACR_TRY(check_options(opt, err));

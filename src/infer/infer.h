@@ -8,6 +8,8 @@
 
 /* Verifier --------------------------------------------------------------------------------- */
 
+enum { ACR_MAX_SIZE = 1 << 24 }; /* hidden_size, intermediate_size, vocab_size */
+
 /* llama, qwen2 and qwen3 decoders (config.json's model_type). */
 typedef struct acr_verifier_shape {
     int64_t hidden_size, intermediate_size, vocab_size;
@@ -259,12 +261,14 @@ typedef struct acr_questions {
     /* Between two steps; what is not OK ends the answering.  `tokens` were read, `made` written. */
     accrue_status (*step)(int64_t tokens, int64_t made, void *ctx, accrue_error *err);
     void *ctx;
-    int64_t end; /* an id that ends answers beside the model's own; -1: none */
+    int64_t end;              /* an id that ends answers beside the model's own; -1: none */
+    const char *data, *model; /* for messages: the file that has the rows, and the verifier */
 } acr_questions;
 
 /* Answers all prompts, up to `batch` at a time: a place that is free is asked for at once.  Answers
  * depend on model, sampling, prompt and row alone.  `positions` bounds prompt and answer together;
- * the verifier has room for as many.  ENUMERIC, naming the row, where logits are not finite. */
+ * the verifier has room for as many.  ENUMERIC, naming data, row and model, where logits are not
+ * finite. */
 accrue_status acr_answer_all(const acr_verifier *v, const acr_sampling *how, int batch,
                              int64_t positions, const acr_questions *q, accrue_error *err);
 

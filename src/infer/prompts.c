@@ -81,18 +81,22 @@ static accrue_status add_messages(acr_prompts *p, const speech *s, const acr_mes
     return st ? acr_fail(err, st, "%s: %s", place, why.message) : ACCRUE_OK;
 }
 
-static accrue_status read_strings(acr_prompts *p, const char *path, const speech *s, int64_t limit,
-                                  accrue_error *err)
+static accrue_status read_strings(acr_prompts *p, const acr_lines *l, const speech *s,
+                                  int64_t limit, accrue_error *err)
 {
     accrue_status st = ACCRUE_OK;
+    const size_t mark = acr_mark_bytes(l->map.data, l->map.bytes), n = l->map.bytes - mark;
     json_t *list = NULL;
 
-    ACR_TRY(acr_json_load(&list, path, MAX_PROMPTS, err));
+    if (n > MAX_PROMPTS)
+        return acr_fail(err, ACCRUE_EFORMAT, "%s: %zu bytes, at most %d expected", l->path, n,
+                        MAX_PROMPTS);
+    ACR_TRY(acr_json_parse(&list, (const char *)l->map.data + mark, n, l->path, err));
     for (size_t i = 0; i < json_array_size(list) && (!limit || p->n < limit); i++) {
         const acr_message m = {.role = "user",
                                .content = json_string_value(json_array_get(list, i))};
         char place[PATH_MAX + 32];
-        snprintf(place, sizeof place, "%s: prompt %zu", path, i);
+        snprintf(place, sizeof place, "%s: prompt %zu", l->path, i);
         if (!m.content) {
             st = acr_fail(err, ACCRUE_EFORMAT, "%s is no string", place);
             goto cleanup;
@@ -175,7 +179,7 @@ static accrue_status read_text(acr_prompts *p, const char *path, const char *ver
     ACR_TRY(acr_lines_open(&lines, path, err));
     ACR_TRY(open_speech(&s, verifier, err));
     if (is_list(&lines))
-        ACR_TRY(read_strings(p, path, &s, limit, err));
+        ACR_TRY(read_strings(p, &lines, &s, limit, err));
     else
         ACR_TRY(read_lines(p, &lines, &s, limit, err));
 

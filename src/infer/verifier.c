@@ -302,8 +302,7 @@ accrue_status acr_verifier_open(acr_verifier **out, const char *path, accrue_dty
     v->stored = compute == ACCRUE_BF16 ? ACR_DTYPE_BF16 : v->be->real;
     v->positions = positions;
     ACR_TRY(acr_pretrained_open(&file, path, err));
-    ACR_TRY(acr_verifier_shape_read(&v->shape, acr_pretrained_config(file),
-                                    acr_pretrained_generation(file), path, positions, err));
+    ACR_TRY(acr_verifier_shape_read(&v->shape, file, positions, err));
     v->heads = (acr_kv_heads){v->shape.n_heads, v->shape.n_kv_heads, v->shape.head_dim};
     r.v = v;
     r.file = file;

@@ -35,10 +35,9 @@ struct acr_cache {
     void *data;                        /* real [n_layers, n_kv_heads, tiles, a tile] */
 };
 
-/* Reads config.json and generation_config.json (may be NULL); `name` for messages.  `positions` is
- * how long sequences get. */
-accrue_status acr_verifier_shape_read(acr_verifier_shape *out, const json_t *config,
-                                      const json_t *generation, const char *name, int64_t positions,
-                                      accrue_error *err);
+/* Reads config.json and generation_config.json, which need not be there.  `positions` is how long
+ * sequences get. */
+accrue_status acr_verifier_shape_read(acr_verifier_shape *out, const acr_pretrained *p,
+                                      int64_t positions, accrue_error *err);
 
 #endif

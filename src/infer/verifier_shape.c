@@ -3,9 +3,10 @@
  * What would change the arithmetic and is not supported is refused by name. */
 #include "infer/verifier_parts.h"
 
+#include <limits.h>
 #include <string.h>
 
-enum { MAX_SIZE = 1 << 24, MAX_DEPTH = 4096 };
+enum { MAX_DEPTH = 4096 };
 
 typedef enum family { LLAMA, QWEN2, QWEN3, FAMILIES } family;
 
@@ -54,16 +55,16 @@ static void refuse_windows(acr_fields *r, family f, int64_t positions)
 
 static void read_sizes(acr_fields *r, family f, acr_verifier_shape *out)
 {
-    out->hidden_size = acr_field_int(r, "hidden_size", 0, 1, MAX_SIZE);
-    out->intermediate_size = acr_field_int(r, "intermediate_size", 0, 1, MAX_SIZE);
-    out->vocab_size = acr_field_int(r, "vocab_size", 0, 1, MAX_SIZE);
+    out->hidden_size = acr_field_int(r, "hidden_size", 0, 1, ACR_MAX_SIZE);
+    out->intermediate_size = acr_field_int(r, "intermediate_size", 0, 1, ACR_MAX_SIZE);
+    out->vocab_size = acr_field_int(r, "vocab_size", 0, 1, ACR_MAX_SIZE);
     out->n_layers = (int)acr_field_int(r, "num_hidden_layers", 0, 1, MAX_DEPTH);
     acr_field_heads(r, out->hidden_size, f == QWEN3 ? 128 : 0, &out->n_heads, &out->n_kv_heads,
                     &out->head_dim);
     out->max_positions =
         acr_field_int(r, "max_position_embeddings", f == LLAMA ? 2048 : 32768, 1, INT64_MAX);
     out->rms_norm_eps = acr_field_real(r, "rms_norm_eps", 1e-6);
-    acr_field_require(r, out->rms_norm_eps >= 0, "rms_norm_eps", "negative", "at least 0");
+    acr_field_require_value(r, out->rms_norm_eps >= 0, "rms_norm_eps", "at least 0");
 }
 
 /* eos_token_id: one id, several, or none. */
@@ -91,16 +92,20 @@ static void read_eos(acr_fields *r, acr_verifier_shape *out)
     }
 }
 
-accrue_status acr_verifier_shape_read(acr_verifier_shape *out, const json_t *config,
-                                      const json_t *generation, const char *name, int64_t positions,
-                                      accrue_error *err)
+accrue_status acr_verifier_shape_read(acr_verifier_shape *out, const acr_pretrained *p,
+                                      int64_t positions, accrue_error *err)
 {
-    acr_fields r = {.object = config, .name = name, .err = err};
-    const family f = read_family(&r);
-    const char *act = acr_field_string(&r, "hidden_act", "silu");
+    const json_t *generation = acr_pretrained_generation(p);
+    char name[PATH_MAX + 32];
+    acr_fields r = {.object = acr_pretrained_config(p), .name = name, .err = err};
+    family f = LLAMA;
+    const char *act = NULL;
     bool attention_bias = false;
 
     memset(out, 0, sizeof *out);
+    acr_pretrained_place(name, sizeof name, p, "config.json");
+    f = read_family(&r);
+    act = acr_field_string(&r, "hidden_act", "silu");
     refuse_experts(&r);
     acr_field_require(&r, strcmp(act, "silu") == 0, "hidden_act", act, "silu");
     read_sizes(&r, f, out);
@@ -112,8 +117,10 @@ accrue_status acr_verifier_shape_read(acr_verifier_shape *out, const json_t *con
     out->qk_norm = f == QWEN3;
     out->tied = acr_field_bool(&r, "tie_word_embeddings", false);
     acr_field_rope(&r, &out->rope);
-    if (!acr_absent(json_object_get(generation, "eos_token_id")))
+    if (!acr_absent(json_object_get(generation, "eos_token_id"))) {
         r.object = generation;
+        acr_pretrained_place(name, sizeof name, p, "generation_config.json");
+    }
     read_eos(&r, out);
     return r.status;
 }

@@ -48,8 +48,8 @@ static void read_decoder(acr_fields *r, acr_config *out)
     acr_field_require(r, strcmp(acr_field_string(r, "hidden_act", "silu"), "silu") == 0,
                       "hidden_act", acr_field_string(r, "hidden_act", "silu"), "silu");
     acr_field_require(r, !acr_field_bool(r, "mlp_bias", false), "mlp_bias", "true", "false");
-    acr_field_require(r, acr_field_real(r, "attention_dropout", 0.0) == 0.0, "attention_dropout",
-                      "not 0", "0");
+    acr_field_require_value(r, acr_field_real(r, "attention_dropout", 0.0) == 0.0,
+                            "attention_dropout", "0");
     out->hidden_size = acr_field_int(r, "hidden_size", 0, 1, max);
     out->intermediate_size = acr_field_int(r, "intermediate_size", 0, 1, max);
     out->vocab_size = acr_field_int(r, "vocab_size", 0, 1, max);
@@ -57,7 +57,7 @@ static void read_decoder(acr_fields *r, acr_config *out)
     acr_field_heads(r, out->hidden_size, out->arch == ACR_ARCH_QWEN3 ? QWEN3_HEAD_DIM : 0,
                     &out->n_heads, &out->n_kv_heads, &out->head_dim);
     out->rms_norm_eps = acr_field_real(r, "rms_norm_eps", 1e-6);
-    acr_field_require(r, out->rms_norm_eps >= 0, "rms_norm_eps", "negative", "at least 0");
+    acr_field_require_value(r, out->rms_norm_eps >= 0, "rms_norm_eps", "at least 0");
     out->attention_bias = acr_field_bool(r, "attention_bias", false);
     read_layer_types(r, out);
     for (int i = 0; i < out->n_layers; i++)

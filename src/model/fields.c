@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+enum { BRIEF = 160 /* bytes of a value in a message: a rotation's parameters */ };
+
 const char *acr_json_type_name(const json_t *v)
 {
     static const char *const names[] = {"an object", "an array", "a string", "an integer",
@@ -88,6 +90,14 @@ void acr_field_require(acr_fields *r, bool ok, const char *key, const char *valu
                              key, value, supported);
 }
 
+void acr_field_require_value(acr_fields *r, bool ok, const char *key, const char *supported)
+{
+    char value[BRIEF];
+
+    acr_json_brief(value, sizeof value, json_object_get(r->object, key));
+    acr_field_require(r, ok, key, value, supported);
+}
+
 void acr_field_heads(acr_fields *r, int64_t hidden_size, int64_t default_head_dim, int *n_heads,
                      int *n_kv_heads, int *head_dim)
 {
@@ -119,6 +129,25 @@ static double original_positions(acr_fields *config, acr_fields *scaling)
     return acr_field_real(config, "max_position_embeddings", 0);
 }
 
+/* The scaling is r's object, `key` of `config`. */
+static void read_llama3(acr_fields *r, const char *key, acr_fields *config, acr_rope_config *out)
+{
+    char value[BRIEF];
+
+    out->factor = acr_field_real(r, "factor", (double)NAN);
+    out->low_freq_factor = acr_field_real(r, "low_freq_factor", (double)NAN);
+    out->high_freq_factor = acr_field_real(r, "high_freq_factor", (double)NAN);
+    out->original_max_position = original_positions(config, r);
+    acr_json_brief(value, sizeof value, r->object);
+    acr_field_require(r,
+                      out->factor > 0 && out->low_freq_factor > 0 &&
+                          out->high_freq_factor > out->low_freq_factor &&
+                          out->original_max_position > 0,
+                      key, value,
+                      "factor and original_max_position_embeddings > 0, 0 < low_freq_factor < "
+                      "high_freq_factor");
+}
+
 /* "rope_parameters" (transformers 5) or "rope_theta" and "rope_scaling" (before; an empty one is
  * none). */
 void acr_field_rope(acr_fields *r, acr_rope_config *out)
@@ -127,43 +156,33 @@ void acr_field_rope(acr_fields *r, acr_rope_config *out)
     const bool is_none = acr_absent(older) || (json_is_object(older) && !json_object_size(older));
     const json_t *scaling = is_none ? json_object_get(r->object, "rope_parameters") : older;
     acr_fields s = {.object = scaling, .name = r->name, .err = r->err, .status = r->status};
+    const char *key = is_none ? "rope_parameters" : "rope_scaling";
     const char *type = "default";
 
     if (!acr_absent(scaling) && !json_is_object(scaling)) {
-        acr_field_refuse(r, scaling == older ? "rope_scaling" : "rope_parameters", scaling,
-                         "an object");
+        acr_field_refuse(r, key, scaling, "an object");
         return;
     }
     acr_field_require(&s,
                       !json_is_object(json_object_get(scaling, "full_attention")) &&
                           !json_is_object(json_object_get(scaling, "sliding_attention")),
-                      "rope_parameters", "given per layer type", "one for all layers");
+                      key, "given per layer type", "one for all layers");
     if (acr_absent(json_object_get(scaling, "rope_theta")))
         s.object = r->object;
     out->theta = acr_field_real(&s, "rope_theta", 10000.0);
+    acr_field_require_value(&s, out->theta > 0, "rope_theta", "above 0");
     s.object = scaling;
     if (!acr_absent(scaling)) {
         type = acr_field_string(&s, "rope_type", acr_field_string(&s, "type", "default"));
         out->llama3 = strcmp(type, "llama3") == 0;
         acr_field_require(&s, out->llama3 || strcmp(type, "default") == 0, "rope_type", type,
                           "default, llama3");
-        acr_field_require(&s, acr_field_real(&s, "partial_rotary_factor", 1.0) == 1.0,
-                          "partial_rotary_factor", "not 1", "1");
+        acr_field_require_value(&s, acr_field_real(&s, "partial_rotary_factor", 1.0) == 1.0,
+                                "partial_rotary_factor", "1");
         acr_field_require(&s, acr_absent(json_object_get(scaling, "mrope_section")),
                           "mrope_section", "set", "none");
     }
-    if (out->llama3 && !s.status) {
-        out->factor = acr_field_real(&s, "factor", (double)NAN);
-        out->low_freq_factor = acr_field_real(&s, "low_freq_factor", (double)NAN);
-        out->high_freq_factor = acr_field_real(&s, "high_freq_factor", (double)NAN);
-        out->original_max_position = original_positions(r, &s);
-        acr_field_require(&s,
-                          out->factor > 0 && out->low_freq_factor > 0 &&
-                              out->high_freq_factor > out->low_freq_factor &&
-                              out->original_max_position > 0,
-                          "rope_parameters", "not a llama3 scaling",
-                          "factor > 0, 0 < low_freq_factor < high_freq_factor");
-    }
-    acr_field_require(&s, out->theta > 0, "rope_theta", "not positive", "positive");
+    if (out->llama3 && !s.status)
+        read_llama3(&s, key, r, out);
     r->status = s.status;
 }

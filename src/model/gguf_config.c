@@ -70,6 +70,14 @@ static void refuse(reader *r, accrue_status status, const char *key, const char 
             acr_fail(r->err, status, "%s: key '%s' %s, %s expected", r->path, key, what, expected);
 }
 
+static void refuse_number(reader *r, const char *key, double x, const char *expected)
+{
+    char is[40];
+
+    snprintf(is, sizeof is, "is %g", x);
+    refuse(r, ACCRUE_EMISMATCH, key, is, expected);
+}
+
 /* A fallback below `low`: the key must be there. */
 static int64_t read_int(reader *r, const char *name, int64_t fallback, int64_t low, int64_t high)
 {
@@ -273,14 +281,14 @@ static json_t *read_rope(reader *r, const acr_gguf_sizes *s)
     if (!type || (strcmp(type, "none") && strcmp(type, "linear") && strcmp(type, "yarn")))
         refuse(r, ACCRUE_ENOTSUP, key, "is another", "none, linear or yarn");
     if (!(theta > 0))
-        refuse(r, ACCRUE_EMISMATCH, "rope.freq_base", "is not positive", "a positive number");
+        refuse_number(r, "rope.freq_base", theta, "a positive number");
     if (r->status)
         return NULL;
     if (strcmp(type, "none") == 0)
         return llama3_rope(r, s, theta, original ? (double)original : 8192);
     factor = read_real(r, "rope.scaling.factor", (double)NAN);
     if (!(factor > 0))
-        refuse(r, ACCRUE_EMISMATCH, "rope.scaling.factor", "is not positive", "a positive number");
+        refuse_number(r, "rope.scaling.factor", factor, "a positive number");
     if (acr_gguf_find(r->g, "rope_freqs.weight"))
         refuse(r, ACCRUE_ENOTSUP, key, "and tensor 'rope_freqs.weight' are there", "one of them");
     if (r->status)

@@ -40,6 +40,8 @@ void acr_field_heads(acr_fields *r, int64_t hidden_size, int64_t default_head_di
 void acr_field_refuse(acr_fields *r, const char *key, const json_t *got, const char *expected);
 void acr_field_require(acr_fields *r, bool ok, const char *key, const char *value,
                        const char *supported);
+/* The same, of the field's own value. */
+void acr_field_require_value(acr_fields *r, bool ok, const char *key, const char *supported);
 
 /* An EAGLE-3 draft; the fields that training needs, and the JSON they came from. */
 typedef struct acr_config {
@@ -82,6 +84,8 @@ void acr_pretrained_close(acr_pretrained *p);
 const json_t *acr_pretrained_config(const acr_pretrained *p); /* config.json's object */
 /* generation_config.json's, or what GGUF says of it; NULL: nothing. */
 const json_t *acr_pretrained_generation(const acr_pretrained *p);
+/* For messages, where the value of either object stands: the folder's `file`, or the GGUF file. */
+void acr_pretrained_place(char *out, size_t room, const acr_pretrained *p, const char *file);
 int acr_pretrained_count(const acr_pretrained *p);
 /* The i-th tensor: name, shape, and the type that holds it without loss in a safetensors file (BF16
  * for quantised ones, which that rounds); `data` is NULL. */

@@ -1,6 +1,7 @@
 /* pretrained.c - trained models: Hugging Face folders, and GGUF files seen as such. */
 #include "model/pretrained.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { MAX_CONFIG = 10000000 };
@@ -122,6 +123,11 @@ const json_t *acr_pretrained_config(const acr_pretrained *p)
 const json_t *acr_pretrained_generation(const acr_pretrained *p)
 {
     return p->generation;
+}
+
+void acr_pretrained_place(char *out, size_t room, const acr_pretrained *p, const char *file)
+{
+    snprintf(out, room, p->gguf ? "%s" : "%s/%s", p->path, file);
 }
 
 int acr_pretrained_count(const acr_pretrained *p)

@@ -44,7 +44,7 @@ accrue_status acr_lines_open(acr_lines *out, const char *path, accrue_error *err
     memset(out, 0, sizeof *out);
     ACR_TRY(acr_map_open(&l.map, path, err));
     l.hash = acr_hash_bytes(l.map.data, l.map.bytes, 0);
-    for (size_t at = 0; at < l.map.bytes; number++) {
+    for (size_t at = acr_mark_bytes(l.map.data, l.map.bytes); at < l.map.bytes; number++) {
         const char *s = (const char *)l.map.data + at;
         const char *end = memchr(s, '\n', l.map.bytes - at);
         size_t n = end ? (size_t)(end - s) : l.map.bytes - at;

@@ -95,7 +95,7 @@ accrue_status acr_chat_encode(acr_ids *ids, acr_ids *mask, const acr_chat *c,
 
 /* Conversations ---------------------------------------------------------------------------- */
 
-/* A mapped file of lines. */
+/* A mapped file of lines; a byte order mark is no part of the first. */
 typedef struct acr_lines {
     const char *path; /* borrowed */
     acr_map map;
