@@ -106,7 +106,8 @@ static const struct {
      "speculators train.",
      "Every --flag of a yes or no has a --no-flag; underscores pass for dashes; of a repeated flag "
      "the last one wins.\n"
-     "Exit status: 0 done; 1 failed while running; 2 bad input: a flag, a value or a file."},
+     "Exit status: 0 done, or stopped by SIGTERM or SIGHUP; 1 failed while running; 2 bad input: a "
+     "flag, a value or a file; 130 stopped by SIGINT."},
     {FOR_VERIFY, "verify", "",
      "Compare one accumulated window of your data, and the update it makes, with a reference "
      "computed in one piece.",
