@@ -177,8 +177,8 @@ static void harmless_configurations_are_taken(void **state)
         "{\"use_sliding_window\":true,\"sliding_window\":128,\"layer_types\":null}",
         "{\"use_sliding_window\":false,\"sliding_window\":5}",
         "{\"use_sliding_window\":true,\"sliding_window\":null}",
-        "{\"use_sliding_window\":true,\"sliding_window\":5,"
-        "\"layer_types\":[\"full_attention\",\"full_attention\"]}"};
+        ("{\"use_sliding_window\":true,\"sliding_window\":5,"
+         "\"layer_types\":[\"full_attention\",\"full_attention\"]}")};
 
     (void)state;
     for (int i = 0; i < ACR_COUNT(changes); i++) {
