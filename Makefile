@@ -7,23 +7,20 @@ SOURCES = $(shell find src include tests examples bench -name '*.[ch]' 2>/dev/nu
 release: build/release/build.ninja
 	cmake --build --preset release
 
-build/%/build.ninja: CMakeLists.txt CMakePresets.json
+build/%/build.ninja: CMakeLists.txt CMakePresets.json | setup
 	cmake --preset $*
 
 # Installs what is missing; does nothing the second time.
 setup:
 	tools/setup
 
-test: setup
-	$(MAKE) release
+test: release
 	ctest --preset release
 
-demo: setup
-	$(MAKE) release
+demo: release
 	examples/demo build/release/accrue build/demo build/models
 
-check: setup
-	$(MAKE) build/dev/build.ninja
+check: build/dev/build.ninja
 	cmake --build --preset dev
 	ctest --preset dev
 
