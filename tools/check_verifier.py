@@ -3,7 +3,7 @@
 
     tools/check_verifier.py VERIFIER_FULL MODEL DATASET PROMPTS [--reference FILE] [--limit N]
 
-VERIFIER_FULL is the built tests/verifier_full.  DATASET holds "input_ids" (as datasets saves it):
+VERIFIER_FULL is tests/verifier_full, which the target of that name builds.  DATASET holds "input_ids" (as datasets saves it):
 hidden states of every row, in f32 and bf16, relative l2 per slot, the largest over the rows.
 PROMPTS is a JSON list of questions: greedy continuations of 64 tokens in f32, token for token.
 --reference keeps what transformers computed for the next time."""
